@@ -24,7 +24,7 @@ PACKAGE = ROOT / "src" / "heedful"
 
 # a room imports rooms that stand before it, and itself
 ROOMS = [
-    *("renamed", "errors", "util", "config", "presets", "recipes", "settings", "text", "data", "metrics"),
+    *("errors", "util", "config", "presets", "recipes", "settings", "text", "data", "metrics"),
     *("layers", "cache", "stack", "heads", "models", "adapters", "kernels", "pretrained", "generation", "inspection"),
     *("tasks", "inference", "evaluation", "training", "audit", "verify", "export", "views", "demos", "serving"),
     *("api", "registration", "doctor", "cli", "__main__"),

@@ -41,8 +41,8 @@ def test_the_code_runs() -> None:
 
 def test_options_and_views_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     said = ""
-    for command in ("inspect", "train"):
-        assert cli.main([command, "--help"]) == 0
+    for command in (["inspect", "--help"], ["train", "--help-all"]):
+        assert cli.main(command) == 0
         said += capsys.readouterr().out
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", PAGE)):
         assert option.rstrip(".") in said, option

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import heedful
-from heedful import inspection, layers, registration, renamed
+from heedful import inspection, layers, registration
 from heedful.tasks.task import Task
 from test_architecture import CORE, ROOMS
 
@@ -26,11 +26,10 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 )
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NO_OBJECTS = {"heedful.json", "heedful.run"}  # a file, a logger
-RENAMED = re.compile(r"^### Renamed\n.*\Z", re.M | re.S)  # names of before
 
 
 def text_of(page: Path) -> str:
-    return RENAMED.sub("", page.read_text(encoding="utf-8"))
+    return page.read_text(encoding="utf-8")
 
 
 def section(heading: str) -> str:
@@ -187,13 +186,6 @@ def test_the_tables_that_are_extended_are_where_the_page_says() -> None:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         bound = {target.id for node in tree.body for target in targets(node) if isinstance(target, ast.Name)}
         assert name in bound, f"{name} in {path}"
-
-
-def test_the_changelog_has_every_old_module_name() -> None:
-    table = RENAMED.search((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    assert table is not None
-    rows = dict(re.findall(r"^\| `heedful\.([\w.]+)` \| `heedful\.([\w.]+)` \|$", table[0], re.M))
-    assert rows == renamed.MODULES | {old: new.replace(":", ".") for old, new in renamed.ATTRIBUTES.items()}
 
 
 def targets(node: ast.stmt) -> list[ast.expr]:

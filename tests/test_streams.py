@@ -120,4 +120,4 @@ def test_little_is_imported_before_ctrl_c_is_handled() -> None:
     others = {
         name for name in done.stdout.split() if name.partition(".")[0] not in ("__future__", "importlib", "warnings")
     }
-    assert others == {"heedful", "heedful.renamed", "heedful.cli", "heedful.cli.entry"}
+    assert others == {"heedful", "heedful.cli", "heedful.cli.entry"}

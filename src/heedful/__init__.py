@@ -33,8 +33,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from heedful import renamed
-
 TYPE_CHECKING = False  # as in typing, whose import would take half of the time in which Ctrl-C is not yet handled
 
 __version__ = "0.1.0"
@@ -107,14 +105,12 @@ _ROOMS = (
     "verify",
 )
 
-renamed.install()
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         module, _, attribute = _HOMES[name].partition(":")
         return getattr(import_module(module), attribute or name)
-    if name in _ROOMS or name in renamed.MODULES:
+    if name in _ROOMS:
         return import_module(f"heedful.{name}")
     raise AttributeError(f"module 'heedful' has no attribute {name!r}")
 

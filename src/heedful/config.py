@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
-from heedful.renamed import old_attribute
 from heedful.util.values import check, describe, fits
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -834,7 +833,3 @@ class Adapter:
 
     config: LoraConfig
     whole: tuple[str, ...] = ()
-
-
-def __getattr__(name: str) -> Any:
-    return old_attribute(__name__, name)

@@ -14,11 +14,10 @@ from typing import Any
 
 from cyclopts import App, ArgumentCollection, Token
 
-from heedful import renamed
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import DecodingSettings
-from heedful.settings import AnsweringSettings, RunSettings, keys, read_toml
+from heedful.settings import AnsweringSettings, RunSettings, keys, read_toml, with_present_keys
 from heedful.settings.base import FOREIGN_NAMES
 from heedful.util.files import parse_toml, read_bytes, similar_path
 from heedful.util.locks import check_unlocked, contents
@@ -26,45 +25,6 @@ from heedful.util.locks import check_unlocked, contents
 TAIL = 2**16  # bytes at the end of a run's log that contain its last line
 
 FIRST = "training", "model", "tokenizer"  # preferred sections, for an option name that several sections have
-
-
-# old names of options: new names, with dashes
-NEW_OPTIONS = {
-    f"--{old.replace('_', '-')}": f"--{new.replace('_', '-')}" for old, new in renamed.SETTINGS.items()
-} | renamed.OPTIONS
-
-
-def with_new_names(tokens: Sequence[str]) -> list[str]:
-    """Returns a command line with the new names of its options; prints each change on standard error."""
-    end = [*tokens, "--"].index("--")
-    changed = []
-    for token in tokens[:end]:
-        name, equals, value = token.partition("=")
-        new = NEW_OPTIONS.get(name.replace("_", "-"))
-        if new is not None:
-            _print_new_name(name, new)
-        changed.append(token if new is None else f"{new}{equals}{value}")
-    return [*changed, *tokens[end:]]
-
-
-def _print_new_name(old: str, new: str) -> None:
-    """Prints the new name of an option, on rank 0."""
-    if rank() == 0:
-        print(f"heedful: {old} is now {new}; the next version will not accept the old name", file=sys.stderr)
-
-
-def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str = "") -> dict[str, Any]:
-    """Returns the options of a file under their new names; prints each change on standard error."""
-    changed: dict[str, Any] = {}
-    for name, value in values.items():
-        key = prefix + name
-        new = renamed.SETTINGS.get(key.replace("-", "_"))
-        if isinstance(value, Mapping):
-            value = _with_new_keys(value, path, text, f"{key}.")
-        elif new is not None:
-            _print_new_name(f"{path}:{_line_of(key, text)}: {key}", new)
-        changed[name if new is None else new.rpartition(".")[2]] = value
-    return changed
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
@@ -123,8 +83,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     check_file(path)
     remedy = "correct it, or leave --config out"
     content = read_bytes(Path(path), remedy)
-    values, text = parse_toml(content, path, remedy), content.decode("utf-8-sig")
-    values = _with_new_keys(values, path, text)
+    values, text = with_present_keys(parse_toml(content, path, remedy)), content.decode("utf-8-sig")
     _import_files(values.pop("import", []), path)
     known = keys(RunSettings)
     for name in _dotted(values):

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
-from heedful.cli.arguments import by_flags, join_dashes, likely, with_new_names, without_imports
+from heedful.cli.arguments import by_flags, join_dashes, likely, without_imports
 from heedful.cli.chat import chat
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ``verify`` returns 1 if a check fails.
     """
-    tokens = with_new_names(join_dashes(sys.argv[1:] if argv is None else argv))
+    tokens = join_dashes(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as input files, whatever the locale
     try:

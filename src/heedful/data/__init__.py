@@ -9,7 +9,7 @@
 - training: ``split`` (split.py), batching.py, token_stream.py (windows of tokens), masking.py, image_transforms.py
 - prediction and evaluation: prediction_inputs.py
 
-A leaf: it imports ``heedful.errors``, ``heedful.renamed``, ``heedful.util``, the standard library and, on first use,
+A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library and, on first use,
 ``numpy``, ``PIL``, ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It has no
 tokenizers, models or tasks.
 """
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
-from heedful.renamed import old_attribute
 
 if TYPE_CHECKING:
     from heedful.data.read_source import read, splits
@@ -32,4 +31,4 @@ def __getattr__(name: str) -> Any:
         from heedful.data import read_source
 
         return getattr(read_source, name)
-    return old_attribute(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

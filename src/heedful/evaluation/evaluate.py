@@ -19,7 +19,7 @@ from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import caveats, intervals
-from heedful.settings import RunSettings
+from heedful.settings import RunSettings, with_present_keys
 from heedful.tasks.run_data import columns_in_card, equality_rule, stripped_prefix, train_and_validation_rows
 from heedful.tasks.task import Measured
 from heedful.util.busy_machine import sleep_while_waiting
@@ -217,7 +217,7 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     or, if the folder has none, with ``columns``. Raises ``HeedfulError`` if the data is unknown or cannot be found.
     """
     saved = pipe.card.get("settings")
-    settings = None if saved is None else RunSettings.from_dict(saved)
+    settings = None if saved is None else RunSettings.from_dict(with_present_keys(saved))
     if files is not None:
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)

@@ -10,11 +10,3 @@ This package knows no task by name, except in ``HEADS``, the table of published 
 """
 
 from __future__ import annotations
-
-from typing import Any
-
-from heedful.renamed import old_attribute
-
-
-def __getattr__(name: str) -> Any:
-    return old_attribute(__name__, name)

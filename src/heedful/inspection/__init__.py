@@ -13,8 +13,6 @@
 Tensors in, tensors out: nothing here knows a tokenizer, a task or a figure.
 """
 
-from typing import Any
-
 from heedful.inspection.ablation import ablate
 from heedful.inspection.alignment import align, alignment_error_rate
 from heedful.inspection.attention_maps import class_token_overlay, distance, entropy, head_similarity, rollout
@@ -35,7 +33,6 @@ from heedful.inspection.pruning import prune
 from heedful.inspection.record import observe, record
 from heedful.inspection.summary import summary
 from heedful.inspection.tensor_paths import paths
-from heedful.renamed import old_attribute
 
 __all__ = [
     "ablate",
@@ -67,7 +64,3 @@ __all__ = [
     "rollout",
     "summary",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return old_attribute(__name__, name)

@@ -23,7 +23,6 @@ from heedful.inspection.record import observe
 from heedful.inspection.tensor_paths import select_hook_points
 from heedful.models import Decoder, Encoder, EncoderDecoder
 from heedful.models.base import Model
-from heedful.renamed import old_attribute
 
 Pattern = Literal["previous-token", "first-token", "duplicate-token", "induction", "alignment"]
 SELF, CROSS = "attention.pattern", "cross_attention.pattern"
@@ -37,10 +36,6 @@ class HeadMatch(NamedTuple):
     head: int
     score: float  #: mean weight on the expected keys, 0 to 1; mutual information in nats; NaN without tokens to score
     uniform: float  #: the score of equal weights on all keys that the mask admits
-
-
-def __getattr__(name: str) -> Any:
-    return old_attribute(__name__, name)
 
 
 def find_heads(

@@ -90,7 +90,7 @@ def _open(name: str, saved: SavedModel) -> _Opened:
     from heedful import tasks
     from heedful.pretrained import load, read_card
     from heedful.pretrained.configuration import config_of
-    from heedful.settings import RunSettings
+    from heedful.settings import RunSettings, with_present_keys
     from heedful.tasks.run_data import equality_rule, train_and_validation_rows
     from heedful.views.inspect.opened_model import opened_of
 
@@ -98,7 +98,7 @@ def _open(name: str, saved: SavedModel) -> _Opened:
     card = read_card(folder)
     if "task" not in card or "settings" not in card:
         raise HeedfulError(f"{folder / 'heedful.json'} names no task and settings; it is written with the weights")
-    settings = RunSettings.from_dict(card["settings"])
+    settings = RunSettings.from_dict(with_present_keys(card["settings"]))
     kind = tasks.get(card["task"], config_of(folder).kind).for_folder(folder)
     _, held = train_and_validation_rows(kind, settings, settled=True, same=equality_rule(card))
     if not held:

@@ -8,7 +8,7 @@ None means *auto* in settings as given: the value comes from the recipe, else fr
 (:mod:`heedful.training.resolve`). To add an option, add a field to a section. Nothing here imports torch.
 """
 
-from heedful.settings.base import Settings, common_keys, key, keys, resolve
+from heedful.settings.base import Settings, common_keys, key, keys, resolve, with_present_keys
 from heedful.settings.resolved import (
     ResolvedAveraging,
     ResolvedSettings,
@@ -64,4 +64,5 @@ __all__ = [
     "read_toml",
     "resolve",
     "to_toml",
+    "with_present_keys",
 ]

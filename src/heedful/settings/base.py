@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
-from heedful import renamed
 from heedful.errors import HeedfulError, nearest
 from heedful.util.values import BOUNDS, check
 
-type_hints = cache(get_type_hints)  # which compiles every annotation at each call
+type_hints: Callable[[type], dict[str, Any]] = cache(get_type_hints)  # which compiles every annotation at each call
 # names that ``heedful.register`` added, by setting
 REGISTERED: dict[str, list[str]] = {"training.optimiser": [], "training.schedule": []}
 
@@ -64,6 +63,35 @@ FOREIGN_NAMES = {
 }
 
 
+# keys of settings in files of earlier versions: present keys
+EARLIER_KEYS = {
+    "averaging.share": "averaging.polynomial",
+    "data.separate": "data.document_mask",
+    "image.augment": "image.rand_augment",
+    "image.crop": "image.crop_padding",
+    "image.erase": "image.random_erasing",
+    "masking.length": "masking.span_length",
+    "masking.share": "masking.probability",
+    "training.decay": "training.decay_ratio",
+    "training.floor": "training.min_lr_ratio",
+    "training.keep": "training.keep_checkpoints",
+    "training.watch": "training.record_attention",
+}
+
+
+def with_present_keys(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the settings of a run's file, which an earlier version may have written, under their present keys.
+
+    >>> with_present_keys({"image": {"erase": 0.1, "size": 8}})
+    {'image': {'random_erasing': 0.1, 'size': 8}}
+    """
+    present: dict[str, Any] = {}
+    for name, value in values.items():
+        key = EARLIER_KEYS.get(f"{prefix}{name}".replace("-", "_"), name).removeprefix(prefix)
+        present[key] = with_present_keys(value, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+    return present
+
+
 def option(help: str, default: Any = None, words: Sequence[str] = (), common: bool = False, **bounds: float) -> Any:
     """Returns a field with its line of help and the bounds of its numbers (above, least, below, most).
 
@@ -73,21 +101,8 @@ def option(help: str, default: Any = None, words: Sequence[str] = (), common: bo
     return field(default=default, metadata={"help": help, "words": tuple(words), "common": common, **bounds})
 
 
-class _OldNames(type):
-    """Metaclass that accepts the old names of a section's fields, with a warning."""
-
-    if not TYPE_CHECKING:
-
-        def __call__(cls, *args: Any, **values: Any) -> Any:
-            new = renamed.new_settings(cls.section, values)
-            for old in sorted(values.keys() - new.keys()):
-                key_of_old = f"{cls.section}.{old}"
-                renamed.warn(key_of_old, renamed.SETTINGS[key_of_old])
-            return super().__call__(*args, **new)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Settings(metaclass=_OldNames):
+class Settings:
     """Base of all sections: checks the values in the constructor, and converts to and from a dictionary."""
 
     section: ClassVar[str] = ""  # prefix of the section's flags, and name of its table in a file
@@ -118,16 +133,6 @@ class Settings(metaclass=_OldNames):
         if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
             object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Reads a field by its old name, with a warning."""
-            old = f"{self.section}.{name}"
-            if old not in renamed.SETTINGS:
-                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
-            renamed.warn(old, renamed.SETTINGS[old])
-            return getattr(self, renamed.SETTINGS[old].rpartition(".")[2])
-
     def given(self) -> dict[str, Any]:
         """Returns the options that are not *auto*, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
@@ -146,7 +151,6 @@ class Settings(metaclass=_OldNames):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns settings from the output of :meth:`to_dict`; raises ``HeedfulError`` for an unknown key or value."""
         hints = type_hints(cls)
-        values = renamed.new_settings(cls.section, values)
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:

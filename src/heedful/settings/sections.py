@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from heedful.errors import HeedfulError, nearest
-from heedful.settings.base import Settings, key, option
+from heedful.settings.base import Settings, key, option, with_present_keys
 from heedful.util import files
 
 AUTO = "auto"  # of --from: a small, well-known model of the Hub, chosen by the task and the data
@@ -408,6 +408,7 @@ def read_toml(path: Path) -> RunSettings:
         raise HeedfulError(f"{path.parent} holds no run to resume (no {path.name}); leave --resume out")
     values = files.read_toml(path, remedy)
     try:
+        values = with_present_keys(values)
         return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})
     except HeedfulError as error:
         raise HeedfulError(f"{path} is damaged ({error}); {remedy}") from None

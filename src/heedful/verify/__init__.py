@@ -21,8 +21,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heedful.renamed import old_attribute
-
 if TYPE_CHECKING:
     from heedful.verify.check_report import CheckResult, Report
     from heedful.verify.checks import verify
@@ -42,4 +40,4 @@ __all__ = ["CheckResult", "Report", "ResumeReport", "verify", "verify_resume"]
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"heedful.verify.{_HOMES[name]}"), name)
-    return old_attribute(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,8 +24,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from heedful.renamed import old_attribute
-
 if TYPE_CHECKING:
     from heedful.views.attention_data import AttentionMaps, merge_words
     from heedful.views.attention_figure import attention_svg
@@ -81,5 +79,5 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        return old_attribute(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
