@@ -477,7 +477,9 @@ class PatchConfig(Config):
         super().__post_init__()
         for side, length in zip(("height", "width"), self.image_size, strict=True):
             if length % self.patch_size:
-                raise HeedfulError(f"image {side} {length} is not a multiple of the patch size {self.patch_size}")
+                raise HeedfulError(
+                    f"image {side} {length} is not a multiple of the patch size {self.patch_size}; change one of them"
+                )
 
     @property
     def prefix_tokens(self) -> int:
@@ -728,7 +730,9 @@ class EnsembleConfig(Config):
         super().__post_init__()
         labels = {getattr(member.head, "labels", None) for member in self.members}
         if len(self.members) < 2 or len(labels) > 1 or not isinstance(self.head, SequenceHead):
-            raise HeedfulError("an ensemble has two or more members, classifiers of texts by the same labels")
+            raise HeedfulError(
+                "an ensemble has two or more members, classifiers of texts by the same labels; give such configurations"
+            )
 
     @property
     def head(self) -> Head:

@@ -91,7 +91,7 @@ def compare(
     for file in data:
         check_file(file)
     if examples < 0:
-        raise HeedfulError(f"--examples must be at least 0, not {examples}")
+        raise HeedfulError(f"--examples is {examples}; give a number of at least 0")
 
     from heedful.cli.scores import print_comparison
     from heedful.evaluation.compare import compare as compare_models

@@ -110,7 +110,7 @@ def alignment_error_rate(
     if not predicted or not required:
         raise HeedfulError(
             f"the alignment error rate needs at least one predicted and one sure link, but there are {predicted} "
-            f"predicted and {required} sure links"
+            f"predicted and {required} sure links; give more sentences"
         )
     error = 1 - (predicted_sure + predicted_possible) / (predicted + required)
     return Agreement(error, predicted_possible / predicted, predicted_sure / required)

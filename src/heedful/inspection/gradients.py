@@ -133,5 +133,5 @@ def _index(index: Index, output: Tensor, axis: int, name: str, noun: str, lowest
             f"{name} has shape {tuple(numbers.shape)}; give one number, or {len(output)}, one for each sequence"
         )
     for wrong in numbers[(numbers < lowest) | (numbers >= size)].flatten().tolist()[:1]:
-        raise HeedfulError(f"{name} is {wrong}, but there are {size} {noun}s, numbered from 0")
+        raise HeedfulError(f"{name} is {wrong}, but there are {size} {noun}s; give a number from 0 to {size - 1}")
     return numbers.expand(len(output)) % size

@@ -102,7 +102,7 @@ def _open(name: str, saved: SavedModel) -> _Opened:
     kind = tasks.get(card["task"], config_of(folder).kind).for_folder(folder)
     _, held = train_and_validation_rows(kind, settings, settled=True, same=equality_rule(card))
     if not held:
-        raise HeedfulError("the run has no validation examples")
+        raise HeedfulError("the run has no validation examples; train with --valid")
     model = load(folder, head=kind.head, device="cpu")
     return _Opened(saved, opened_of(model, folder, name), kind.load(folder), list(held[:EXAMPLES]))
 

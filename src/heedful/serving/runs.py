@@ -337,7 +337,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
         return None
     line = parse_json(text, "a line", "it is left out")
     if not isinstance(line, dict) or not _is_number(line.get("step")):
-        raise HeedfulError("a line without a step is left out")
+        raise HeedfulError("a line has no step; it is left out")
     return line
 
 

@@ -258,7 +258,7 @@ class AveragingSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.last == 1:
-            raise HeedfulError("--averaging.last must be at least 2, or 0 for none, not 1")
+            raise HeedfulError("--averaging.last is 1; give at least 2, or 0 for none")
 
 
 @dataclass(frozen=True, kw_only=True)

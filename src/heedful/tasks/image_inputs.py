@@ -99,7 +99,7 @@ def patches_with_settings(patches: PatchConfig, preprocessing: Preprocessing, mo
             prefix=prefix,
         )
     except HeedfulError as error:
-        raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
+        raise HeedfulError(f"{str(error).partition(';')[0]}; change --image.size or --model.patch-size") from None
 
 
 class DecodedImages(Sequence[Any]):

@@ -130,7 +130,9 @@ class RewardModel(TextRegression):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes each pair of answers as one example; an answer longer than ``max_length`` with its prompt is cut."""
         if not are_preferences(rows):
-            raise HeedfulError(f"{rows[0].file}: a reward model is scored on rows with chosen and rejected answers")
+            raise HeedfulError(
+                f"{rows[0].file}: a reward model is scored on rows with chosen and rejected answers; give such rows"
+            )
         answers = Rows(
             replace(row, values=dict(zip(SIDES, self._sides(row, row.values["prompt"], row.values[name]), strict=True)))
             for row in rows

@@ -185,7 +185,7 @@ def _inputs(
     rows = batch or 1
     if not isinstance(module, Model):
         if shape is None:
-            raise HeedfulError("a module needs an input_shape, such as (1, 5, 768)")
+            raise HeedfulError("a module says nothing of its input; give input_shape, such as (1, 5, 768)")
         return (torch.empty(*shape, dtype=_dtype_of(module), device="meta"),)
     config = module.config
     if (patches := patches_of(config)) is not None:

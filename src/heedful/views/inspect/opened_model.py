@@ -110,7 +110,7 @@ def _first_member(model: Model | None, folder: Path, name: str) -> tuple[Model |
 def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
     if isinstance(model, tuple):
         if len(model) != 2 or not isinstance(model[0], Model):
-            raise HeedfulError("a pair must be a model and the folder of its tokenizer: (model, folder)")
+            raise HeedfulError("a pair is not of a model and the folder of its tokenizer; give (model, folder)")
         return model
     if not isinstance(model, Model):
         return None, model
