@@ -288,7 +288,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda run: (run / "metrics.jsonl").write_bytes(b"0" * ((1 << 24) + (1 << 22))),
         "a line of more",
     ),
-    "no step": (lambda run: (run / "metrics.jsonl").write_text('{"loss": 1}\n'), "without a step"),
+    "no step": (lambda run: (run / "metrics.jsonl").write_text('{"loss": 1}\n'), "has no step"),
     "no UTF-8": (lambda run: (run / "metrics.jsonl").write_bytes(b'{"step": "\xff"}\n'), "metrics.jsonl"),
     "a FIFO for a log": (lambda run: fifo(run / "metrics.jsonl"), "metrics.jsonl is not a regular file"),
     "a folder for a log": (
