@@ -101,6 +101,40 @@ def test_answers_and_tokens_count_not_requests(server: Running, monkeypatch: pyt
         assert server.refused("/v1/completions", prompt="a", n=4)[0] == 429
 
 
+@pytest.mark.parametrize(
+    ("route", "body", "rows"),
+    [
+        ("/v1/completions", {"prompt": "a" * 30, "max_tokens": 2}, {"num_beams": 150}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 2, "penalty_alpha": 0.5}, {"top_k": 150}),
+        ("/v1/completions", {"prompt": "long " * 80, "max_tokens": 1}, {"num_beams": 15}),
+        ("/predict", {"inputs": "a" * 30}, {"options": {"max_new_tokens": 2, "num_beams": 150}}),
+        ("/", {"inputs": "a" * 30}, {"parameters": {"max_new_tokens": 2, "num_beams": 150}}),
+    ],
+)
+def test_a_search_counts_the_prompt_for_each_of_its_rows(
+    server: Running, route: str, body: dict[str, Any], rows: dict[str, Any]
+) -> None:
+    status, error = server.refused(route, **body, **rows)
+    assert status == 413
+    assert "fewer beams" in error["message"]
+    few = json.loads(re.sub(r"150?", "2", json.dumps(rows)))
+    assert server.post(route, **body, **few)
+
+
+@pytest.mark.parametrize("strings", [["x"] * 17, ["x" * 257]])
+@pytest.mark.parametrize("route", ["/v1/completions", "/predict", "/"])
+def test_stop_strings_are_bounded(server: Running, route: str, strings: list[str]) -> None:
+    bodies: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+        "/v1/completions": lambda given: {"prompt": "a", "max_tokens": 2, "stop_strings": given},
+        "/predict": lambda given: {"inputs": "a", "options": {"max_new_tokens": 2, "stop_strings": given}},
+        "/": lambda given: {"inputs": "a", "parameters": {"max_new_tokens": 2, "stop": given}},
+    }
+    status, error = server.refused(route, **bodies[route](strings))
+    assert status == 400
+    assert "at most 16 stop strings of 256 characters" in error["message"]
+    assert server.post(route, **bodies[route](["x" * 256] * 16))
+
+
 @pytest.mark.parametrize("more", [{}, {"stream": True}])
 def test_a_client_that_goes_frees_its_slot_within_two_steps(server: Running, more: dict[str, Any]) -> None:
     service = server.service

@@ -18,14 +18,22 @@ from starlette.responses import Response
 from heedful.serving.admission import RequestError
 from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
-from heedful.serving.requests import DecodingFields, Fields, decoding_options, options_of, resolved
+from heedful.serving.requests import (
+    STOP_LENGTH,
+    STOPS,
+    DecodingFields,
+    Fields,
+    decoding_options,
+    options_of,
+    resolved,
+)
 from heedful.serving.responses import DONE, EventStream, json_response, while_connected
 from heedful.serving.service import Service
 from heedful.serving.vectors import vectors_of
 from heedful.tasks.task import Continues, Embeds, Streams
 
 ANY_MODEL = "dummy"  # the model's name in requests of huggingface_hub's client to an address
-Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = Annotated[str, Field(min_length=1, max_length=STOP_LENGTH)]
 
 
 class StreamOptions(Fields):
@@ -40,7 +48,7 @@ class GenerationFields(DecodingFields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
 
