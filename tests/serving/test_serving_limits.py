@@ -21,7 +21,7 @@ from running_server import Running, slow
 import heedful
 from heedful.generation.method import MethodInput
 from heedful.inference.pipeline import Pipeline
-from heedful.serving import generation
+from heedful.serving import app, generation, requests
 from heedful.serving.admission import Admission, RequestError, ServiceLimits
 from heedful.serving.service import Service
 from tolerances import approx
@@ -581,3 +581,50 @@ def test_half_characters_are_the_clients_error(
     assert response.status_code == 400, response.text
     assert set(response.json()["error"]) == {"message", "type", "code", "param"}
     assert capfd.readouterr().err == ""
+
+
+WRONG: list[tuple[str, str, Any, Any]] = [  # what is repeated, or the names of fields
+    ("text-generation", "/v1/completions", lambda many: {"prompt": many}, {}),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": [many]}, "a"),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", "stop": many}, 1),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", "stop_strings": many}, 1),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", **{str(i): 0 for i in range(len(many))}}, 1),
+    ("text-generation", "/v1/chat/completions", lambda many: {"messages": many}, 1),
+    ("text-generation", "/v1/chat/completions", lambda many: {"messages": [{"role": "user", "content": many}]}, 1),
+    ("text-generation", "/predict", lambda many: {"inputs": "a", "options": {"stop_strings": many}}, 1),
+    ("feature-extraction", "/embed", lambda many: {"inputs": many}, 1),
+    ("feature-extraction", "/v1/embeddings", lambda many: {"input": many}, 1),
+    ("feature-extraction", "/rerank", lambda many: {"query": "a", "texts": many}, 1),
+    ("feature-extraction", "/", lambda many: {"inputs": {"source_sentence": "a", "sentences": many}}, 1),
+]
+
+
+@pytest.mark.parametrize(("task", "path", "body", "value"), WRONG)
+def test_an_error_is_made_for_the_first_of_many_wrong_values(
+    served: Callable[[str], Running],
+    task: str,
+    path: str,
+    body: Callable[[list[Any]], Any],
+    value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+    shown = app.invalid_request
+
+    def counted(error: Any) -> RequestError:
+        counts.append(len(error.errors()))
+        return shown(error)
+
+    monkeypatch.setattr(app, "invalid_request", counted)
+    status, error = served(task).refused(path, **body([value] * 10_000))
+    assert status == 400
+    assert error["message"]
+    assert sum(counts) < 30  # each takes a kilobyte or two
+
+
+def test_values_of_a_field_are_bounded(served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_VALUES", 1000)
+    for path, name in (("/v1/completions", "prompt"), ("/predict", "inputs"), ("/v1/attention", "unknown")):
+        task = "text-classification" if "attention" in path else "text-generation"
+        status, error = served(task).refused(path, **{name: [[[]] * 501] * 2})
+        assert (status, "more than 1,000 values" in error["message"]) == (413, True)

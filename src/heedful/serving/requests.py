@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -25,6 +25,8 @@ SIDE = 1 << 16  # pixels; a line of one pixel takes several times as long as it 
 CHARACTERS = 3  # of a token, for an estimate that is rather too high
 STOPS, STOP_LENGTH = 16, 256  # stop strings of a request, and their characters: each token is compared with all
 ROW_TOKENS = 64  # that each of several rows counts at least: it has scores of the whole vocabulary
+MAX_FIELDS = 100  # of an object of a request; pydantic collects an error for each that is wrong
+MAX_VALUES = 1 << 20  # of a field, at all depths; each takes 30 times its bytes
 ROOM = 50  # tokens of an answer, if neither the request nor the folder says
 SURROGATE = re.compile("[\ud800-\udfff]")
 CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -36,7 +38,13 @@ HELP = {
 
 
 def check_text(values: Any) -> Any:
-    """Returns a request's fields; raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode."""
+    """Returns a request's fields.
+
+    Raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode, and for too many fields or values.
+    """
+    if isinstance(values, Mapping) and len(values) > MAX_FIELDS:
+        message = f"{len(values):,} fields are more than {MAX_FIELDS}; leave out those that are not supported"
+        raise RequestError(400, message, "unsupported_field")
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if _has_surrogate(name) or _has_surrogate(value):
             shown = name.encode("ascii", "backslashreplace").decode()
@@ -45,10 +53,13 @@ def check_text(values: Any) -> Any:
 
 
 def _has_surrogate(value: Any) -> bool:
-    """Returns True if any text in a JSON value has a lone surrogate."""
-    waiting = [value]
+    """Returns True if any text in a JSON value has a lone surrogate; raises ``RequestError`` for too many values."""
+    waiting, count = [value], 0
     while waiting:
         item = waiting.pop()
+        count += len(item) if isinstance(item, Mapping | list) else 0
+        if count > MAX_VALUES:
+            raise RequestError(413, f"a field of the request has more than {MAX_VALUES:,} values; send fewer")
         if isinstance(item, str):
             if SURROGATE.search(item):
                 return True
@@ -79,7 +90,9 @@ else:
         __base__=Fields,
         **{
             option.name: (
-                list[str] | None if option.name == "stop_strings" else hints[option.name],
+                Annotated[list[str], Field(fail_fast=True)] | None
+                if option.name == "stop_strings"
+                else hints[option.name],
                 Field(None, description=option.metadata["help"]),
             )
             for option in fields(DecodingSettings)
