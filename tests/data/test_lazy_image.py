@@ -78,7 +78,7 @@ def test_orientation_is_applied(orientation: int) -> None:
     image = Image.fromarray(COLOUR)
     exif = image.getexif()
     exif[0x0112] = orientation
-    for form in ("PNG", "TIFF"):
+    for form in ("PNG", "JPEG", "WEBP", "TIFF"):
         stored = encoded(image, form, exif=exif)
         expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(stored))))
         picture = LazyImage.of(stored)
@@ -320,11 +320,72 @@ def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
     few = whole[:-2] + scan * (100 - count) + whole[-2:]
     assert LazyImage.of(few).pixels().shape == (64, 64, 3)
     assert said(whole[:-2] + scan * (101 - count) + whole[-2:], "a.jpg").startswith(
-        "the JPEG has more than 100 scans, in a.jpg"
+        "the JPEG has more than 100 scans or 10,000 segments, in a.jpg"
     )
     # neither metadata nor what follows the image, as the video of a moving photo, has scans
     comment = b"\xff\xfe" + struct.pack(">H", 2 + 400) + b"\xff\xda" * 200
     assert LazyImage.of(whole[:2] + comment + whole[2:] + b"\xff\xda" * 200).pixels().shape == (64, 64, 3)
+
+
+def with_metadata(form: str, metadata: bytes, value: int = 0) -> bytes:
+    """An image whose file has blocks of metadata before its pixels, or a TIFF with tags of ``value`` items."""
+    whole = encoded(Image.fromarray(GREY), form)
+    if form == "TIFF":
+        tags = [(60000 + number, value) for number in range(2)]
+        entries = b"".join(struct.pack("<HHII", tag, 5, count, 8) for tag, count in tags)
+        start = struct.unpack_from("<I", whole, 4)[0]
+        (count,) = struct.unpack_from("<H", whole, start)
+        own = whole[start + 2 : start + 2 + 12 * count]
+        head = whole[:4] + struct.pack("<I", len(whole)) + whole[8:]
+        return head + struct.pack("<H", count + len(tags)) + own + entries + bytes(4) + metadata
+    if form == "WEBP":
+        whole = encoded(Image.fromarray(GREY), form, exif=b"Exif\0\0II*\0") + metadata
+        return whole[:4] + struct.pack("<I", len(whole) - 8) + whole[8:]
+    place = {"PNG": 33, "JPEG": 2, "GIF": 13 + (6 << (whole[10] & 7))}[form]
+    return whole[:place] + metadata + whole[place:]
+
+
+@pytest.mark.parametrize(
+    ("form", "metadata", "value", "message"),
+    [
+        ("PNG", chunk(b"teSt", b"") * (1 << 17), 0, "more than 131,072 chunks"),
+        ("JPEG", b"\xff\xe5\0\2" * 10_000, 0, "more than 10,000 segments"),
+        ("JPEG", b"\xff\xe1\0\x09Exif\0\0a" * 10_000, 0, "more than 10,000 segments"),
+        ("GIF", b"!\xfe\1a\0" * 10_000, 0, "more than 10,000 blocks before"),
+        ("GIF", b"!\xfe" + b"\1a" * 10_000 + b"\0", 0, "a comment of more than 10,000 blocks"),
+        ("GIF", bytes(10_000), 0, "more than 10,000 blocks before"),
+        ("WEBP", b"abcd" + bytes(4), 1 << 17, "more than 131,072 chunks"),
+        ("TIFF", bytes(9000), 1001, "TIFF tag 60000 has 1,001 fractions"),
+        ("TIFF", bytes(900), 100, "tags are larger than the file"),
+    ],
+)
+def test_endless_metadata_is_refused(form: str, metadata: bytes, value: int, message: str) -> None:
+    stored = with_metadata(form, metadata * (value if form == "WEBP" else 1), value)
+    assert message in said(stored, "x")
+    with pytest.raises(HeedfulError, match="in x"):
+        _ = LazyImage.of(stored, "x").size
+    few = with_metadata(form, bytes(90) if form == "TIFF" else b"", 3)
+    assert LazyImage.of(few).size == (7, 5)
+
+
+def test_pillow_reads_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.fromarray(COLOUR)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
+    monkeypatch.setattr(Image.Exif, "load", lambda *_: pytest.fail("Pillow reads EXIF"))
+    for form in ("JPEG", "PNG", "WEBP"):
+        picture = LazyImage.of(encoded(image, form, exif=exif, icc_profile=bytes(200)))
+        assert (picture.size, picture.pixels().shape) == ((5, 7), (7, 5, 3))
+        if form != "WEBP":
+            with picture._image() as (opened, orientation):
+                assert not {"exif", "icc_profile", "xmp"} & opened.info.keys()
+                assert orientation == 6
+    for form in ("JPEG", "WEBP"):  # a block of XMP has the orientation where EXIF has none
+        turned = LazyImage.of(encoded(image, form, xmp=xmp, lossless=True, quality=100)).pixels()
+        assert turned.shape == (7, 5, 3)
+        if form == "WEBP":
+            assert np.array_equal(turned, np.rot90(COLOUR, 1))
 
 
 def test_a_large_jpeg_is_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

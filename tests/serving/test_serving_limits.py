@@ -21,7 +21,7 @@ from running_server import Running, slow
 import heedful
 from heedful.generation.method import MethodInput
 from heedful.inference.pipeline import Pipeline
-from heedful.serving import generation
+from heedful.serving import app, generation, requests
 from heedful.serving.admission import Admission, RequestError, ServiceLimits
 from heedful.serving.service import Service
 from tolerances import approx
@@ -99,6 +99,40 @@ def test_answers_and_tokens_count_not_requests(server: Running, monkeypatch: pyt
     monkeypatch.undo()
     with filled(server, 5):
         assert server.refused("/v1/completions", prompt="a", n=4)[0] == 429
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "rows"),
+    [
+        ("/v1/completions", {"prompt": "a" * 30, "max_tokens": 2}, {"num_beams": 150}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 2, "penalty_alpha": 0.5}, {"top_k": 150}),
+        ("/v1/completions", {"prompt": "long " * 80, "max_tokens": 1}, {"num_beams": 15}),
+        ("/predict", {"inputs": "a" * 30}, {"options": {"max_new_tokens": 2, "num_beams": 150}}),
+        ("/", {"inputs": "a" * 30}, {"parameters": {"max_new_tokens": 2, "num_beams": 150}}),
+    ],
+)
+def test_a_search_counts_the_prompt_for_each_of_its_rows(
+    server: Running, route: str, body: dict[str, Any], rows: dict[str, Any]
+) -> None:
+    status, error = server.refused(route, **body, **rows)
+    assert status == 413
+    assert "fewer beams" in error["message"]
+    few = json.loads(re.sub(r"150?", "2", json.dumps(rows)))
+    assert server.post(route, **body, **few)
+
+
+@pytest.mark.parametrize("strings", [["x"] * 17, ["x" * 257]])
+@pytest.mark.parametrize("route", ["/v1/completions", "/predict", "/"])
+def test_stop_strings_are_bounded(server: Running, route: str, strings: list[str]) -> None:
+    bodies: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+        "/v1/completions": lambda given: {"prompt": "a", "max_tokens": 2, "stop_strings": given},
+        "/predict": lambda given: {"inputs": "a", "options": {"max_new_tokens": 2, "stop_strings": given}},
+        "/": lambda given: {"inputs": "a", "parameters": {"max_new_tokens": 2, "stop": given}},
+    }
+    status, error = server.refused(route, **bodies[route](strings))
+    assert status == 400
+    assert "at most 16 stop strings of 256 characters" in error["message"]
+    assert server.post(route, **bodies[route](["x" * 256] * 16))
 
 
 @pytest.mark.parametrize("more", [{}, {"stream": True}])
@@ -547,3 +581,50 @@ def test_half_characters_are_the_clients_error(
     assert response.status_code == 400, response.text
     assert set(response.json()["error"]) == {"message", "type", "code", "param"}
     assert capfd.readouterr().err == ""
+
+
+WRONG: list[tuple[str, str, Any, Any]] = [  # what is repeated, or the names of fields
+    ("text-generation", "/v1/completions", lambda many: {"prompt": many}, {}),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": [many]}, "a"),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", "stop": many}, 1),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", "stop_strings": many}, 1),
+    ("text-generation", "/v1/completions", lambda many: {"prompt": "a", **{str(i): 0 for i in range(len(many))}}, 1),
+    ("text-generation", "/v1/chat/completions", lambda many: {"messages": many}, 1),
+    ("text-generation", "/v1/chat/completions", lambda many: {"messages": [{"role": "user", "content": many}]}, 1),
+    ("text-generation", "/predict", lambda many: {"inputs": "a", "options": {"stop_strings": many}}, 1),
+    ("feature-extraction", "/embed", lambda many: {"inputs": many}, 1),
+    ("feature-extraction", "/v1/embeddings", lambda many: {"input": many}, 1),
+    ("feature-extraction", "/rerank", lambda many: {"query": "a", "texts": many}, 1),
+    ("feature-extraction", "/", lambda many: {"inputs": {"source_sentence": "a", "sentences": many}}, 1),
+]
+
+
+@pytest.mark.parametrize(("task", "path", "body", "value"), WRONG)
+def test_an_error_is_made_for_the_first_of_many_wrong_values(
+    served: Callable[[str], Running],
+    task: str,
+    path: str,
+    body: Callable[[list[Any]], Any],
+    value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = []
+    shown = app.invalid_request
+
+    def counted(error: Any) -> RequestError:
+        counts.append(len(error.errors()))
+        return shown(error)
+
+    monkeypatch.setattr(app, "invalid_request", counted)
+    status, error = served(task).refused(path, **body([value] * 10_000))
+    assert status == 400
+    assert error["message"]
+    assert sum(counts) < 30  # each takes a kilobyte or two
+
+
+def test_values_of_a_field_are_bounded(served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_VALUES", 1000)
+    for path, name in (("/v1/completions", "prompt"), ("/predict", "inputs"), ("/v1/attention", "unknown")):
+        task = "text-classification" if "attention" in path else "text-generation"
+        status, error = served(task).refused(path, **{name: [[[]] * 501] * 2})
+        assert (status, "more than 1,000 values" in error["message"]) == (413, True)

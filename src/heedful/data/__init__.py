@@ -5,7 +5,8 @@
   hub_datasets.py, builtin/
 - files below the readers: text_files.py (compressed or not), file_formats.py, records.py (JSON, Parquet),
   cell_values.py (labels and numbers), column_inference.py
-- rows: ``Row``, ``Rows`` (rows.py), ``LazyImage`` (lazy_image.py, decoded on access), texts_on_disk.py (read on access)
+- rows: ``Row``, ``Rows`` (rows.py), ``LazyImage`` (lazy_image.py over image_metadata.py, decoded on access),
+  texts_on_disk.py (read on access)
 - training: ``split`` (split.py), batching.py, token_stream.py (windows of tokens), masking.py, image_transforms.py
 - prediction and evaluation: prediction_inputs.py
 

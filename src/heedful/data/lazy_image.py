@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from heedful.data.image_metadata import MAX_BLOCKS, ORIENTATION, without_metadata
 from heedful.data.text_files import open_file
 from heedful.errors import HeedfulError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-ORIENTATION = 0x0112  # EXIF tag of the camera's orientation
 TIFF_WIDTH, TIFF_HEIGHT, TILE_WIDTH, TILE_LENGTH = 256, 257, 322, 323  # tags of a TIFF
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # not EPS and others, which Pillow gives to outside programs
 MAX_PIXELS = 1 << 26  # 8,192 × 8,192; decoding takes up to 10 bytes a pixel, 670 MB
@@ -85,16 +84,17 @@ class LazyImage:
         """(width, height) in pixels, rotated upright as EXIF says. Only the header of a file is decoded."""
         if not isinstance(self.source, str | bytes):
             return self.source.shape[1], self.source.shape[0]
-        with self._image() as image:
+        with self._image() as (image, orientation):
             width, height = _stored_size(image)
-            return (height, width) if _orientation(image) >= 5 else (width, height)
+            is_turned = (_orientation(image) if orientation is None else orientation) >= 5
+            return (height, width) if is_turned else (width, height)
 
     @property
     def decoded_pixels(self) -> int:
         """Number of pixels that decoding computes, from the header alone: of a TIFF, those of its whole tiles."""
         if not isinstance(self.source, str | bytes):
             return self.source.shape[0] * self.source.shape[1]
-        with self._image() as image:
+        with self._image() as (image, _):
             return _decoded_pixels(image)
 
     def header(self) -> ImageInfo:
@@ -102,7 +102,7 @@ class LazyImage:
         if not isinstance(self.source, str | bytes):
             return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, has_frames=False)
         size = self.size
-        with self._image() as image:
+        with self._image() as (image, _):
             grey = image.mode in GREY or image.mode.startswith("I;16")
             return ImageInfo(size, not grey, image.has_transparency_data, bool(getattr(image, "is_animated", False)))
 
@@ -121,9 +121,9 @@ class LazyImage:
         from PIL import Image
 
         if isinstance(self.source, str | bytes):
-            with self._image() as image:
+            with self._image() as (image, orientation):
                 _check_size(image, self.name)
-                pixels = _to_array(_upright(image), self.name)
+                pixels = _to_array(_upright(image, orientation), self.name)
         else:
             pixels = self.source
         match channels, pixels.shape[2]:
@@ -147,21 +147,22 @@ class LazyImage:
         return repr(self.source.shape).encode() + self.source.tobytes()
 
     @contextmanager
-    def _image(self) -> Iterator[Image.Image]:
-        """Opens the image and reads its header. Raises ``HeedfulError`` for errors in the block."""
+    def _image(self) -> Iterator[tuple[Image.Image, int | None]]:
+        """Opens the image without its metadata; yields it and its orientation, None for a TIFF, which Pillow turns.
+
+        Raises ``HeedfulError`` for errors in the block.
+        """
         from PIL import Image
 
         content = self.digest_bytes()
         if not content:
             raise HeedfulError(f"the image file is empty, in {self.name}; copy or download it again")
-        with _one_line_errors(self.name), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.format == "PNG" and "exif" not in image.info:
-                image.info["exif"] = _exif_of_png(content)  # Pillow's own search for it decodes the pixels
-            if image.format in ("JPEG", "MPO"):
-                _check_scans(content, self.name)
-            if image.format == "TIFF":
-                _check_tags(content)
-            yield image
+        with _one_line_errors(self.name):
+            content, orientation = without_metadata(content)
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                if image.format == "JPEG":
+                    _check_scans(content, self.name)
+                yield image, orientation
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LazyImage) and self.digest_bytes() == other.digest_bytes()
@@ -248,15 +249,17 @@ def _check_size(image: Image.Image, name: str) -> None:
 
 
 def _check_scans(content: bytes, name: str) -> None:
-    """Raises ``HeedfulError`` for a JPEG with too many scans, of which a small file can hold thousands."""
+    """Raises ``HeedfulError`` for a JPEG with too many scans or segments, of which a small file can hold thousands."""
     scans, place = 0, 2
-    while marker := _MARKER.search(content, place):
-        if marker[1] == b"\xd9":  # end of the image
+    for _ in range(MAX_BLOCKS):
+        marker = _MARKER.search(content, place)
+        if marker is None or marker[1] == b"\xd9":  # end of the image
             return
         scans += marker[1] == b"\xda"
         if scans > MAX_SCANS:
-            raise HeedfulError(f"the JPEG has more than {MAX_SCANS} scans, in {name}; save it again")
+            break
         place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+    raise HeedfulError(f"the JPEG has more than {MAX_SCANS} scans or {MAX_BLOCKS:,} segments, in {name}; save it again")
 
 
 # of a segment with a length; in the data of a scan, 0 and the restart markers (d0 to d7) follow ff
@@ -286,28 +289,6 @@ def _tiff_number(image: Any, tag: int, default: int) -> int:
     return value
 
 
-def _check_tags(content: bytes) -> None:
-    """Raises ``ValueError`` if a tag of a TIFF occurs twice: Pillow and its decoder may read different ones."""
-    order, is_big = "<" if content[:2] == b"II" else ">", 43 in content[2:4]
-    start, *_ = struct.unpack_from(order + ("8xQ" if is_big else "4xI"), content)
-    count, *_ = struct.unpack_from(order + ("Q" if is_big else "H"), content, start)
-    first, size = (start + 8, 20) if is_big else (start + 2, 12)
-    tags = [struct.unpack_from(order + "H", content, place)[0] for place in range(first, first + count * size, size)]
-    if len(set(tags)) < len(tags):
-        raise ValueError("a TIFF tag occurs twice")
-
-
-def _exif_of_png(content: bytes) -> bytes:
-    """Returns the EXIF block of a PNG, which may follow the pixels; empty if there is none."""
-    place = 8
-    while place + 8 <= len(content):
-        length, kind = struct.unpack_from(">I4s", content, place)
-        if kind == b"eXIf":
-            return b"Exif\0\0" + content[place + 8 : place + 8 + length]
-        place += 12 + length
-    return b""
-
-
 def _orientation(image: Image.Image) -> int:
     """Returns EXIF's orientation, 1 to 8; 1 (upright) for a damaged EXIF block, as some cameras write."""
     try:
@@ -316,7 +297,8 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _upright(image: Image.Image, orientation: int | None = None) -> Image.Image:
+    """Returns an image turned as ``orientation`` says; None: as its metadata say."""
     from PIL.Image import Transpose
 
     transposes = {
@@ -329,7 +311,7 @@ def _upright(image: Image.Image) -> Image.Image:
         8: Transpose.ROTATE_90,
     }
     image.load()  # first: this turns a TIFF and removes its orientation
-    orientation = _orientation(image)
+    orientation = _orientation(image) if orientation is None else orientation
     return image.transpose(transposes[orientation]) if orientation in transposes else image
 
 

@@ -119,12 +119,7 @@ class Admission:
         Raises ``RequestError``: 413 for a request that never fits, 429 for one that does not fit now.
         """
         limits = self.limits
-        if inputs > limits.queue or tokens > limits.queue_tokens:
-            raise RequestError(
-                413,
-                f"the request has {inputs:,} inputs and about {tokens:,} tokens, those to be generated included; at "
-                f"most {limits.queue:,} inputs and {limits.queue_tokens:,} tokens may wait: send it in parts",
-            )
+        self.check_size(inputs, tokens)
         if pixels > limits.request_pixels:
             raise RequestError(
                 413,
@@ -140,6 +135,17 @@ class Admission:
                 raise self.refusal()
             self.inputs, self.tokens, self.pixels = self.inputs + inputs, self.tokens + tokens, self.pixels + pixels
         return Ticket(self, inputs, tokens, pixels)
+
+    def check_size(self, inputs: int, tokens: int) -> None:
+        """Raises ``RequestError`` for a request that never fits."""
+        limits = self.limits
+        if inputs > limits.queue or tokens > limits.queue_tokens:
+            raise RequestError(
+                413,
+                f"the request has {inputs:,} inputs and about {tokens:,} tokens, those to be generated and those of "
+                f"all beams included; at most {limits.queue:,} inputs and {limits.queue_tokens:,} tokens may wait: "
+                "send it in parts, or with fewer beams",
+            )
 
     def refusal(self) -> RequestError:
         """Returns the error 429, with the seconds after which the queue should be shorter."""

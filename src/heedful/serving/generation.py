@@ -13,7 +13,7 @@ from heedful.generation.slots import SlotDecoder
 from heedful.inference.input_blocks import size_of
 from heedful.serving.admission import RequestError, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText, prompt_tokens
-from heedful.serving.requests import CHARACTERS
+from heedful.serving.requests import CHARACTERS, rows_of, tokens_of_rows
 from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
@@ -89,10 +89,9 @@ class Answers:
         """Admits the request, tokenises its prompts, and queues them."""
         question, service = self.question, self.service
         length = question.decoding.max_new_tokens or question.decoding.max_length or NEW_TOKENS
-        width = max(1, question.decoding.num_beams)
         sizes = [size_of(prompt) // CHARACTERS + 1 if _is_text(prompt) else len(prompt) for prompt in question.prompts]
-        tokens = question.count * sum(size + length * width for size in sizes)
         count = question.count
+        tokens = sum(self._tokens(size + length) for size in sizes)
         self._ticket = service.admission.admit(len(question.prompts) * count, tokens)
         self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
         try:
@@ -102,6 +101,13 @@ class Answers:
         except BaseException:
             self.close()
             raise
+
+    def _tokens(self, tokens: int) -> int:
+        """Returns the tokens of all answers to a prompt and of all beams, of which each has these tokens."""
+        question = self.question
+        if question.in_slots:
+            return question.count * tokens
+        return tokens_of_rows(max(question.count, rows_of(question.decoding)), tokens)
 
     async def pieces(self) -> AsyncGenerator[tuple[Answer, AnswerPiece]]:
         """Yields each piece with its answer, to which it has been added."""
@@ -237,8 +243,8 @@ class Answers:
             raise RequestError(
                 400, f"{question.decoding.variant.name} decoding takes no {name} of this kind; leave it out", param=name
             )
-        for ids in self.prompts:
-            self._limit(ids)
+        tokens = sum(self._tokens(len(ids) + self._limit(ids)) for ids in self.prompts)
+        service.admission.check_size(len(self.prompts), tokens)
         decoding = replace(question.decoding, num_return_sequences=question.count)
         decoding = replace(decoding, given=decoding.given | {"num_return_sequences"})
         assert self._ticket is not None
@@ -247,7 +253,7 @@ class Answers:
             {"decoding": decoding, "logprobs": True},
             service.pipe.predict_block,
             self._ticket,
-            sum(map(len, self.prompts)),
+            tokens,
         )
         predictions = await service.compute(batch)
         pieces = []

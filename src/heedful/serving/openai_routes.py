@@ -18,14 +18,25 @@ from starlette.responses import Response
 from heedful.serving.admission import RequestError
 from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
-from heedful.serving.requests import DecodingFields, Fields, decoding_options, options_of, resolved
+from heedful.serving.requests import (
+    STOP_LENGTH,
+    STOPS,
+    DecodingFields,
+    Fields,
+    decoding_options,
+    options_of,
+    resolved,
+)
 from heedful.serving.responses import DONE, EventStream, json_response, while_connected
 from heedful.serving.service import Service
 from heedful.serving.vectors import vectors_of
 from heedful.tasks.task import Continues, Embeds, Streams
 
 ANY_MODEL = "dummy"  # the model's name in requests of huggingface_hub's client to an address
-Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = Annotated[str, Field(min_length=1, max_length=STOP_LENGTH)]
+Ids = Annotated[
+    list[int], Field(fail_fast=True)
+]  # lists stop at the first error: one for each item would fill the memory
 
 
 class StreamOptions(Fields):
@@ -40,7 +51,7 @@ class GenerationFields(DecodingFields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
 
@@ -48,7 +59,7 @@ class GenerationFields(DecodingFields):
 class CompletionRequest(GenerationFields):
     """Request of ``/v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Annotated[list[str], Field(fail_fast=True)] | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0 with echo: the prompt is scored, nothing is generated
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool = False
@@ -65,7 +76,7 @@ class Message(Fields):
     """Message of a conversation."""
 
     role: str
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
 
     def plain(self) -> dict[str, str]:
@@ -77,7 +88,7 @@ class Message(Fields):
 class ChatRequest(GenerationFields):
     """Request of ``/v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     truncation: Literal["auto", "disabled"] = "disabled"
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -87,7 +98,7 @@ class ChatRequest(GenerationFields):
 class EmbeddingsRequest(Fields):
     """Request of ``/v1/embeddings``."""
 
-    input: str | Annotated[list[str], Field(min_length=1)]
+    input: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
 

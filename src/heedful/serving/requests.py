@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -17,12 +17,16 @@ from heedful.inference.input_blocks import size_of
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import RequestError, ServiceLimits
 from heedful.settings import AnsweringSettings
-from heedful.tasks.task import Task
+from heedful.tasks.task import Continues, Task
 
 # options of a call that are the server's business: sizes of batches, caches, and other models
 OWN = frozenset({"batch_tokens", "prefill_chunk_size", "context_keep", "cache_implementation", "assistant_model"})
 SIDE = 1 << 16  # pixels; a line of one pixel takes several times as long as it should
 CHARACTERS = 3  # of a token, for an estimate that is rather too high
+STOPS, STOP_LENGTH = 16, 256  # stop strings of a request, and their characters: each token is compared with all
+ROW_TOKENS = 64  # that each of several rows counts at least: it has scores of the whole vocabulary
+MAX_FIELDS = 100  # of an object of a request; pydantic collects an error for each that is wrong
+MAX_VALUES = 1 << 20  # of a field, at all depths; each takes 30 times its bytes
 ROOM = 50  # tokens of an answer, if neither the request nor the folder says
 SURROGATE = re.compile("[\ud800-\udfff]")
 CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -34,7 +38,13 @@ HELP = {
 
 
 def check_text(values: Any) -> Any:
-    """Returns a request's fields; raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode."""
+    """Returns a request's fields.
+
+    Raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode, and for too many fields or values.
+    """
+    if isinstance(values, Mapping) and len(values) > MAX_FIELDS:
+        message = f"{len(values):,} fields are more than {MAX_FIELDS}; leave out those that are not supported"
+        raise RequestError(400, message, "unsupported_field")
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if _has_surrogate(name) or _has_surrogate(value):
             shown = name.encode("ascii", "backslashreplace").decode()
@@ -43,10 +53,13 @@ def check_text(values: Any) -> Any:
 
 
 def _has_surrogate(value: Any) -> bool:
-    """Returns True if any text in a JSON value has a lone surrogate."""
-    waiting = [value]
+    """Returns True if any text in a JSON value has a lone surrogate; raises ``RequestError`` for too many values."""
+    waiting, count = [value], 0
     while waiting:
         item = waiting.pop()
+        count += len(item) if isinstance(item, Mapping | list) else 0
+        if count > MAX_VALUES:
+            raise RequestError(413, f"a field of the request has more than {MAX_VALUES:,} values; send fewer")
         if isinstance(item, str):
             if SURROGATE.search(item):
                 return True
@@ -77,7 +90,9 @@ else:
         __base__=Fields,
         **{
             option.name: (
-                list[str] | None if option.name == "stop_strings" else hints[option.name],
+                Annotated[list[str], Field(fail_fast=True)] | None
+                if option.name == "stop_strings"
+                else hints[option.name],
                 Field(None, description=option.metadata["help"]),
             )
             for option in fields(DecodingSettings)
@@ -101,10 +116,19 @@ def resolved(pipe: Pipeline, options: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if name in OWN:
             raise RequestError(400, f"{name} is set by the server; leave it out", "unsupported_field", name)
+    check_stop_strings(options.get("stop_strings"))
     try:
         return pipe.resolve({name: value for name, value in options.items() if value is not None})
     except HeedfulError as error:
         raise RequestError(400, str(error), param=_named(str(error), options)) from None
+
+
+def check_stop_strings(strings: Any) -> None:
+    """Raises ``RequestError`` for too many or too long stop strings."""
+    texts = strings if isinstance(strings, list | tuple) else [strings]
+    if len(texts) > STOPS or any(isinstance(text, str) and len(text) > STOP_LENGTH for text in texts):
+        message = f"a request has at most {STOPS} stop strings of {STOP_LENGTH} characters; give fewer or shorter ones"
+        raise RequestError(400, message, param="stop_strings")
 
 
 def _named(message: str, options: Mapping[str, Any]) -> str | None:
@@ -156,13 +180,35 @@ def image_of(value: Any, limits: ServiceLimits) -> LazyImage:
 
 
 def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: ServiceLimits) -> int:
-    """Returns about how many tokens inputs have, with those to be generated, before they are tokenised."""
+    """Returns about how many tokens inputs have, with those to be generated, before they are tokenised.
+
+    Where a text is continued, each beam has a copy of it.
+    """
     decoding, choices = options.get("decoding"), size_of(options.get("choices") or ()) // CHARACTERS
-    return sum(size_of(value) // CHARACTERS + 1 + choices + new_tokens(decoding, limits) for value in values)
+    sizes, length = [size_of(value) // CHARACTERS + 1 for value in values], new_tokens(decoding, limits)
+    rows = 1 if decoding is None else rows_of(decoding)
+    if isinstance(task, Continues):
+        return sum(tokens_of_rows(rows, size + length) + choices for size in sizes)
+    return sum(size + choices + tokens_of_rows(rows, length) for size in sizes)
+
+
+def rows_of(decoding: Options) -> int:
+    """Returns the number of rows in which an input is decoded: beams, samples, or contrastive search's candidates."""
+    candidates = decoding.top_k if decoding.method == "contrastive" else 1
+    return max(decoding.num_beams, decoding.num_return_sequences, candidates)
+
+
+def tokens_of_rows(rows: int, tokens: int) -> int:
+    """Returns the tokens of several rows, of which each counts as ``ROW_TOKENS`` at least.
+
+    >>> tokens_of_rows(1, 2), tokens_of_rows(4, 2), tokens_of_rows(4, 100)
+    (2, 256, 400)
+    """
+    return rows * (tokens if rows == 1 else max(tokens, ROW_TOKENS))
 
 
 def new_tokens(decoding: Options | None, limits: ServiceLimits) -> int:
-    """Returns the number of tokens that may be generated for an input, all beams and samples together.
+    """Returns the number of tokens that may be generated for an input, for each beam and sample.
 
     Raises ``RequestError`` for a request's own length above the server's limit.
     """
@@ -176,4 +222,4 @@ def new_tokens(decoding: Options | None, limits: ServiceLimits) -> int:
             "max_new_tokens",
             param="max_new_tokens",
         )
-    return length * max(decoding.num_beams, decoding.num_return_sequences)
+    return length

@@ -27,7 +27,7 @@ from heedful.tasks.task import Continues, Embeds, Prediction, Task
 from heedful.tasks.token_batches import GeneratedText, prediction_of
 from heedful.text.chat_template import is_conversation
 
-Texts = Annotated[list[str], Field(min_length=1)]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 FINISH = {"stop": "eos_token", "length": "length"}  # the Hub's names
 
 

@@ -45,7 +45,9 @@ class WorkLimit:
             raise LimitExceeded("the template's loops or output exceed the limit for one text")
 
     def add_value(self, value: Any) -> Any:
-        """Counts the length of a value and returns the value."""
+        """Counts the length of a value and returns the value. Bytes are refused: no limit counts what they hold."""
+        if isinstance(value, bytes):
+            raise LimitExceeded("the template makes bytes of a text or number; it may make texts alone")
         self.check_size(_deep_size(value))
         self.add(_size(value))
         return value
@@ -66,6 +68,8 @@ class WorkLimit:
         factor = max(numbers, default=1) if operator != "+" and any(sizes) else 1
         if operator == "**" and max(numbers, default=0) > 1000:
             raise LimitExceeded("the template raises a number to a power above 1,000")
+        if operator == "round" and any(isinstance(value, int) and abs(value) > 1000 for value in values[1:]):
+            raise LimitExceeded("the template rounds to more than 1,000 digits")
         if operator in FORMATS and values and isinstance(values[0], str):
             factor = max(factor, _width(operator, values[0]))
         if operator in SLOW and max(*whole, *numbers, 0) > MAX_WIDTH:
