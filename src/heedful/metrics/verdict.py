@@ -270,7 +270,7 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 def _telling_metric(metric: str, scored: Scored | None, *rivals: Rival | None) -> str:
-    """Returns the metric, or the first other one if the metric is 0 for the model and each rival, and higher is better."""
+    """Returns the metric, or the first other one if the metric is 0 for all sides and higher is better."""
     if lower_is_better(metric):
         return metric
     sides = [scored, *(rival.scored for rival in rivals if rival is not None)]
