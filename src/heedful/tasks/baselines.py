@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ CLASSES = 100  # number of labels above which `linear_text` uses naive Bayes
 NEIGHBORS = ((), (1,), (-1,), (1, 2), (-2, -1), (-1, 1))  # of `MaskedNGrams`: offsets of each context's tokens
 DISCOUNT = 0.85  # of counts; on Shakespeare and Wikipedia a lower loss than 0.75, 0.95, or estimated from the counts
 MASKED_TOKENS, MASKED_BLOCK = 1 << 21, 1 << 16  # maximum number of its training tokens, read in blocks
+PAIRS, PAIR_COST = 10_000, 1.0  # of `linear_rewards`: maximum number of training pairs, inverse of the penalty
 CODE_BITS = 62  # maximum size of an n-gram as a number
 
 
@@ -141,6 +143,43 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
 
     penalty = min(PENALTIES, key=error) if len(held) > 1 else 1.0
     return predicted(penalty, np.arange(len(true)), new) * deviation + mean
+
+
+def linear_rewards(
+    pairs: Sequence[tuple[str, str, str]], new_pairs: Sequence[tuple[str, str, str]]
+) -> NDArray[np.float64]:
+    """Returns linear rewards (N, 2) of the two answers of each of ``new_pairs``: (prompt, answer, answer).
+
+    The reward is w · x. The features x of an answer are its TF-IDF vector of words, pairs of words and character
+    trigrams, its log length in characters, and the product of its vector with its prompt's. The weights w are those of
+    logistic regression on x_w − x_l (Bradley and Terry's model; scikit-learn's ``LogisticRegression``) of ``pairs``,
+    (prompt, chosen answer, rejected answer), of which at most 10,000 are used, evenly spaced.
+
+    >>> pairs = [("Tea ?", "Yes please .", "No ."), ("Milk ?", "Yes do .", "No never .")] * 5
+    >>> ((no, yes),) = linear_rewards(pairs, [("Salt ?", "No thanks .", "Yes thanks .")])
+    >>> bool(yes > no)
+    True
+    """
+    prompts, chosen, rejected = zip(*(pairs[i] for i in evenly_spaced(len(pairs), PAIRS)), strict=True)
+    new_prompts, first, second = zip(*new_pairs, strict=True)
+    texts = (chosen, rejected, prompts, first, second, new_prompts)
+    answers, others = _words_and_characters([*chosen, *rejected], [*chain(*texts[2:])], lengths=(3, 3))
+    ends = np.cumsum([0, *map(len, texts)]).tolist()
+    stacked = import_module("scipy.sparse").vstack([answers, others]).tocsr()
+    vectors = [stacked[start:end] for start, end in pairwise(ends)]
+
+    def features(side: int, prompt: int) -> Any:
+        likeness = vectors[side].multiply(vectors[prompt]).sum(1)
+        lengths = np.log1p([len(text) for text in texts[side]])
+        return import_module("scipy.sparse").hstack([vectors[side], np.column_stack([likeness, lengths])]).tocsr()
+
+    signs = np.where(np.arange(len(chosen)) % 2, -1.0, 1.0)  # logistic regression needs both classes
+    differences = (features(0, 2) - features(1, 2)).multiply(signs[:, None]).tocsr()
+    model = sklearn_module("linear_model").LogisticRegression(
+        C=PAIR_COST, fit_intercept=False, solver="liblinear", random_state=0
+    )
+    weights = model.fit(differences, signs).coef_[0] if len(signs) > 1 else np.asarray(differences.sum(0))[0]
+    return np.stack([features(side, 5) @ weights for side in (3, 4)], axis=1)
 
 
 def nearest_texts(texts: Sequence[str], new_texts: Sequence[str]) -> list[int]:

@@ -73,8 +73,9 @@ def best_simple_answers(
 
     def spans(known: Rows) -> list[str]:
         answered = [row for row in known if references_of(row)]
-        columns = ([row.values[column] for row in answered] for column in ("question", "context"))
-        return SpanRegression(*columns, [*map(references_of, answered)]).answers(questions, contexts)
+        known_questions, known_contexts = ([row.values[name] for row in answered] for name in ("question", "context"))
+        regression = SpanRegression(known_questions, known_contexts, [*map(references_of, answered)])
+        return regression.answers(questions, contexts)
 
     sentences = [next(iter(found), "") for found in most_similar_sentences(questions, contexts)]
     methods = with_learned(

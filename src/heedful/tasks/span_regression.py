@@ -113,10 +113,8 @@ class _Passage(NamedTuple):
         kept = {tuple(span) for span in random.permutation(spans)[:SPANS].tolist()}
         known = {tuple(span) for span in spans.tolist()}
         for first, last in self._answer_span(answers):
-            changed = {
-                (first + one, last + other) for one in (-1, 0, 1) for other in (-1, 0, 1) if not one or not other
-            }
-            kept |= known & {*changed, (first, first), (last, last)}
+            begins, ends = ({(first + by, last) for by in (-1, 0, 1)}, {(first, last + by) for by in (-1, 1)})
+            kept |= known & {*begins, *ends, (first, first), (last, last)}
         return np.array(sorted(kept), dtype=np.int64).reshape(-1, 2)
 
     def _answer_span(self, answers: Sequence[str]) -> list[tuple[int, int]]:
