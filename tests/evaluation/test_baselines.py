@@ -24,7 +24,9 @@ from heedful.metrics.entities import EntityScores
 from heedful.metrics.translation import translation_metrics
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks import baselines
 from heedful.tasks.baselines import (
+    MaskedNGrams,
     constant_texts,
     kernel_images,
     linear_text,
@@ -64,6 +66,26 @@ def test_letters_tell_languages_of_new_words_apart() -> None:
     texts, labels = ([row.values[name] for row in learned] for name in ("text", "label"))
     _, said = linear_text(texts, [(label,) for label in labels], [row.values["text"] for row in asked])
     assert np.mean([(row.values["label"],) == label for row, label in zip(asked, said, strict=True)]) > 0.8
+
+
+def test_masked_ngrams_are_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    ordinary = np.arange(12) > 2
+    train = draw.integers(0, 12, 400) % draw.integers(1, 13, 400)
+    contexts = {offset: draw.integers(-1, 12, 60) for offset in (-2, -1, 1, 2)}
+    for model in (MaskedNGrams(train, ordinary), MaskedNGrams(train[:3], ordinary), MaskedNGrams(train[:0], ordinary)):
+        p = np.stack([model.p(contexts, np.full(60, token)) for token in range(12)])
+        np.testing.assert_allclose(p.sum(0), 1)
+        assert (p[~ordinary] == 0).all()
+        assert (p[ordinary] > 0).all()
+    model = MaskedNGrams(train, ordinary)
+    p = np.stack([model.p(contexts, np.full(60, token)) for token in range(12)])
+    assert np.mean(p.argmax(0) == model.likeliest(contexts)) > 0.9  # no context's most frequent token: rare
+    monkeypatch.setattr(baselines, "MASKED_TOKENS", 128)
+    monkeypatch.setattr(baselines, "MASKED_BLOCK", 32)
+    pieces = [train[first : first + 32] for first in (0, 122, 245, 368)]
+    expected = MaskedNGrams(np.concatenate(pieces), ordinary).p(contexts, np.full(60, 5))
+    np.testing.assert_array_equal(MaskedNGrams(train, ordinary).p(contexts, np.full(60, 5)), expected)
 
 
 def test_it_is_the_linear_line_of_scikit_learn() -> None:

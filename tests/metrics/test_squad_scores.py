@@ -164,7 +164,9 @@ def test_the_likest_sentence_is_that_of_scikit_learn() -> None:
     questions = [" ".join(draw.choices(words, k=6)) for _ in contexts]
     pieces = [list(sentences(context)) for context in contexts]
     model = text.TfidfVectorizer(binary=True, token_pattern=r"\w+").fit([one for each in pieces for one in each])
-    for question, each, chosen in zip(questions, pieces, most_similar_sentences(questions, contexts), strict=True):
+    found = most_similar_sentences(questions, contexts, 2)
+    for question, each, (chosen, second) in zip(questions, pieces, found, strict=True):
         likeness = (model.transform(each) @ model.transform([question]).T).toarray()[:, 0]
         assert likeness[each.index(chosen)] == pytest.approx(likeness.max())
+        assert likeness[each.index(second)] == pytest.approx(np.sort(likeness)[-2])
         assert likeness.max() > 0

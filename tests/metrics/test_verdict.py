@@ -16,6 +16,7 @@ from heedful import cli
 from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Sums
 from heedful.metrics.intervals import FEW
+from heedful.metrics.language_model import span_metrics
 from heedful.metrics.translation import translation_scores
 from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
@@ -106,6 +107,13 @@ def test_where_a_metric_is_0_for_all_another_one_compares() -> None:
     assert (found.kind, found.metric) == ("chance", "chrf")
     nothing = verdict(first(0), "accuracy", guess=Rival("one label", first(0)))
     assert (nothing.kind, nothing.metric) == ("chance", "accuracy")
+
+
+def test_a_loss_is_compared_itself() -> None:
+    """Beside a loss there may be an accuracy, of which higher is better."""
+    sides = [Sums(np.array([[nats, right, 1.0]] * 40), span_metrics) for nats, right in ((1.0, 0.0), (2.0, 1.0))]
+    found = verdict(sides[0], "loss", guess=Rival("a guess", sides[1]))
+    assert (found.kind, found.metric, found.value, found.rival_value) == ("better", "loss", 1, 2)
 
 
 def test_the_number_of_examples_that_would_tell_has_the_power_of_80_percent() -> None:

@@ -23,6 +23,8 @@ from heedful.data.masking import Masking
 from heedful.data.token_stream import Stream, StreamWindows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
+from heedful.metrics.example_scores import Sums
+from heedful.metrics.verdict import Rival, verdict
 from heedful.models import Encoder
 from heedful.pretrained import save
 from heedful.settings import (
@@ -34,6 +36,7 @@ from heedful.settings import (
     TrainingSettings,
 )
 from heedful.tasks import masked_windows as hidden
+from heedful.tasks.baselines import DISCOUNT, NEIGHBORS
 from heedful.tasks.fill_mask import FillMask
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
@@ -202,10 +205,11 @@ def test_it_learns() -> None:
     task, model = trained()
     encoded = task.encode(rows(BOOK), LENGTH)
     metrics = task.measure(model, encoded.examples, encoded.rows).metrics
-    simple = task.baseline(encoded.rows, lambda: encoded.rows)
+    simple = task.guess(encoded.examples, encoded.rows, encoded.rows)
+    assert simple is not None
     assert metrics["loss"] < simple.metrics["loss"] / 2
     assert metrics["accuracy"] > simple.metrics["accuracy"] + 30
-    assert metrics["pseudo_perplexity"] < simple.metrics["pseudo_perplexity"] / 3
+    assert metrics["pseudo_perplexity"] < math.exp(simple.metrics["loss"]) / 3
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -299,7 +303,7 @@ def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.Monk
             assert hidden.drawn_positions(examples, ordinary, 10**6)[0].tolist() == there
 
 
-def test_the_baseline_by_hand() -> None:
+def test_the_guess_by_hand() -> None:
     task, _ = trained()
     learned, asked = "the cow , the cow , the owl", "the owl eats the hen"
     counts = Counter(task.tokenizer.encode([learned])[0])
@@ -307,11 +311,70 @@ def test_the_baseline_by_hand() -> None:
     total = counts.total() + size
     truth = task.tokenizer.encode([asked])[0]
     loss = -sum(math.log((counts[token] + 1) / total) for token in truth) / len(truth)
-    found = task.baseline(rows(asked), lambda: rows(learned)).metrics
-    assert found["loss"] == pytest.approx(loss)
-    assert found["pseudo_perplexity"] == pytest.approx(math.exp(loss))
+    guess = task.guess(task.encode(rows(asked)).examples, rows(asked), rows(learned))
+    assert guess is not None
+    assert guess.metrics["loss"] == pytest.approx(loss)
     best = max(counts, key=lambda token: (counts[token], -token))
-    assert found["accuracy"] == pytest.approx(100 * truth.count(best) / len(truth))
+    assert guess.metrics["accuracy"] == pytest.approx(100 * truth.count(best) / len(truth))
+
+
+def ngram_p(train: list[int], size: int, around: dict[int, int], token: int) -> float:
+    """Discounted, interpolated n-grams by counting, one token at a time; ``around`` has only what is visible."""
+    p = 1 / size
+    for offsets in NEIGHBORS:
+        if all(offset in around for offset in offsets):
+            places = range(-min(0, *offsets, 0), len(train) - max(0, *offsets, 0))
+            same = [i for i in places if all(train[i + offset] == around[offset] for offset in offsets)]
+            counts = Counter(train[i] for i in same if train[i] > 4)
+            if counts:
+                rest = DISCOUNT * len(counts) * p
+                p = (max(counts[token] - DISCOUNT, 0) + rest) / counts.total()
+    return p
+
+
+def test_the_baseline_reads_what_is_visible_around_each_masked_token() -> None:
+    """By counting, from the masked ids that a model reads, in short windows so that neighbors are masked or missing."""
+    task, _ = trained()
+    learned, asked = rows(BOOK[:150], BOOK[40:110]), rows(BOOK[:400], BOOK[60:90])
+    examples = task.encode(asked, LENGTH).examples
+    train = [token for row in learned for token in [*task.tokenizer.encode([row.values["text"]])[0], 2]]
+    size, losses = task.tokenizer.vocab_size - 5, np.zeros(len(examples))
+    batch = task.collate(examples)
+    hidden_neighbors = 0
+    for window, (ids, labels) in enumerate(zip(batch["ids"].tolist(), batch["labels"].tolist(), strict=True)):
+        last = int(batch["mask"][window].sum()) - 2  # before the closing token
+        for place, token in enumerate(labels):
+            if token != -100:
+                near = {d: ids[place + d] for d in (-2, -1, 1, 2) if 1 <= place + d <= last}
+                hidden_neighbors += task.mask in near.values()
+                near = {offset: one for offset, one in near.items() if one != task.mask}
+                losses[window] -= math.log(ngram_p(train, size, near, token))
+    assert hidden_neighbors > 3
+    baseline = task.quick_baseline(examples, asked, learned)
+    assert isinstance(baseline.example_scores, Sums)
+    assert_close(baseline.example_scores.statistics[:, 0], losses)
+    assert baseline.example_scores.statistics[:, 2].sum() == task.count(batch)
+    assert task.baseline(asked, lambda: learned).metrics.keys() == baseline.metrics.keys()
+
+
+def test_the_baseline_beats_frequencies_where_neighbors_tell_the_token() -> None:
+    task, model = trained()
+    encoded = task.encode(rows(BOOK), LENGTH)
+    guess = task.guess(encoded.examples, encoded.rows, encoded.rows)
+    baseline = task.quick_baseline(encoded.examples, encoded.rows, encoded.rows)
+    assert guess is not None
+    assert guess.example_scores is not None
+    assert baseline.example_scores is not None
+    assert baseline.metrics["accuracy"] > guess.metrics["accuracy"] + 50
+    assert baseline.metrics["loss"] < guess.metrics["loss"] / 3
+    assert baseline.metrics["pseudo_perplexity"] < 2
+    scored = task.measure(heedful.create(task.config(settings()), seed=0).eval(), encoded.examples, encoded.rows)
+    rivals = {name: Rival(name, part.example_scores) for name, part in (("guess", guess), ("baseline", baseline))}
+    assert verdict(scored.window_scores, "loss", baseline=rivals["baseline"]).kind == "below"
+    learned = task.measure(model, encoded.examples, encoded.rows).window_scores
+    found = verdict(learned, "loss", guess=rivals["guess"], baseline=rivals["baseline"])
+    assert found.rival == "baseline"
+    assert found.rival_value == pytest.approx(baseline.metrics["loss"])
 
 
 # ------------------------------------------------------------------------------------------------------------ answering

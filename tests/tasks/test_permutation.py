@@ -20,6 +20,7 @@ from heedful.data.masking import LONGEST_PREDICTED, Factorisation
 from heedful.pretrained import save
 from heedful.settings import DataSettings, MaskingSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.fill_mask import FillMask
+from heedful.tasks.masked_windows import neighbors
 from heedful.tasks.permutation import PermutationFillMask
 from heedful.training.run import train
 from tolerances import approx
@@ -82,14 +83,38 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
     assert task.count(batch) == int((batch["order"] > 0).sum())
 
 
+def test_the_baseline_reads_tokens_that_were_predicted_before() -> None:
+    task = FillMask.for_rows(ROWS, settings()).prepare(ROWS, settings())
+    examples = task.encode(ROWS).examples
+    batch, stream = task.collate(examples), examples[0].stream
+    order = task._evaluation_order(examples)
+    positions = np.flatnonzero(order)
+    around = neighbors(stream, positions, order)
+    before = len(task.input_template.before)
+    windows, places = positions // stream.context, positions % stream.context + before
+    assert (batch["order"].numpy()[windows, places] == order[positions]).all()
+    seen = 0
+    for i, (window, place) in enumerate(zip(windows, places, strict=True)):
+        turns = batch["order"][window].tolist()
+        for offset in (-2, -1, 1, 2):
+            end = before + int(batch["mask"][window].sum()) - task.input_template.added
+            is_inside = before <= place + offset < end
+            is_visible = is_inside and turns[place + offset] < turns[place]
+            assert around[offset][i] == (batch["ids"][window, place + offset] if is_visible else -1)
+            seen += is_visible and turns[place + offset] > 0
+    assert seen > 3
+
+
 def test_from_text_to_filled_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Below the loss of the tokens' frequencies; answers as transformers computes them; tuned, audited, inspected."""
     book, out = tmp_path / "book.txt", tmp_path / "run"
     book.write_text(BOOK)
     run = train(settings(train=(str(book),), out=str(out), max_steps=200), say=lambda line: None, quiet=True)
     card = json.loads((out / "heedful.json").read_text())
-    baseline = card["baseline"]["metrics"] if "baseline" in card else run["baseline"]["metrics"]
-    assert run["metrics"]["loss"] < 0.85 * baseline["loss"]
+    assert card["verdict"]["metric"] == "loss"
+    assert card["verdict"]["baseline"]["name"] == "the tokens' frequencies in the training text"  # of few windows
+    assert run["metrics"]["loss"] < 0.85 * card["verdict"]["baseline"]["value"]
+    assert run["baseline"]["name"] == "n-grams of the tokens on both sides"
     text = "The cow says moo, and the cow eats <mask>."
     fill = heedful.pipeline("fill-mask", out)
     (guess, *_) = fill([text], top_k=3)[0]["output"]

@@ -17,11 +17,14 @@ import heedful
 from heedful.data import Row, Rows, read
 from heedful.data.rows import Span
 from heedful.errors import HeedfulError
+from heedful.metrics.squad import AnswerScore, squad_sums
+from heedful.metrics.verdict import Rival, verdict
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import read_card
 from heedful.pretrained.model_card import describe
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks import span_regression
 from heedful.tasks.answer_spans import best_spans
 from heedful.tasks.passages import NOWHERE, Passage, passages_of, question_windows
 from heedful.tasks.question_answering import QuestionAnswering
@@ -473,6 +476,49 @@ def test_it_learns_to_point() -> None:
     assert 20 < baseline.metrics["f1"] < 60
     assert baseline.metrics["exact_match"] == 0
     assert baseline.metrics.keys() == {"exact_match", "f1"}
+
+
+def test_the_baseline_learns_which_words_answer() -> None:
+    """Dates for "When", places for "Where": the sentence of a question has both, and more."""
+    draw = np.random.default_rng(0)
+    people, verbs = ("Ann", "Bob", "Eve", "Kim", "Tom"), ("met", "saw", "left")
+
+    def asked(i: int) -> Row:
+        one, other, verb = draw.choice(people), draw.choice(people), draw.choice(verbs)
+        day, place = f"{draw.integers(1, 29)} {draw.choice(['May', 'June'])}", f"{draw.choice(PLACES)} {i}"
+        told = f"{one} {verb} {other} in the old town of {place} on {day} because it rained ."
+        answer = day if i % 2 else place
+        return row(f"{'When' if i % 2 else 'Where'} was it that {one} {verb} {other} ?", f"It was so . {told}", answer)
+
+    learned, held = Rows(asked(i) for i in range(80)), Rows(asked(i) for i in range(80, 120))
+    task, _ = made(SETS["all"])
+    sentence = task.baseline(held, lambda: Rows())
+    baseline = task.quick_baseline([], held, learned)
+    assert sentence.name == "the sentence most like the question (TF-IDF)"
+    assert sentence.metrics["f1"] < 40
+    assert baseline is not None
+    assert baseline.name == "ridge regression on the words of a span"
+    assert baseline.metrics["f1"] > 90
+    assert baseline.metrics["exact_match"] > 80
+    perfect = squad_sums([AnswerScore(1, 1)] * 40, [True] * 40, np.zeros(40), np.zeros(40))
+    assert baseline.example_scores is not None
+    assert sentence.example_scores is not None
+    found = verdict(sentence.example_scores, "f1", baseline=Rival(baseline.name, baseline.example_scores))
+    assert (found.kind, found.rival_value) == ("below", baseline.metrics["f1"])
+    assert verdict(perfect, "f1", baseline=Rival("sentence", sentence.example_scores)).kind == "better"
+
+
+def test_the_spans_of_the_baseline_are_all_short_ones_of_a_sentence() -> None:
+    long = "One two three . " + " ".join(f"w{i}" for i in range(25)) + " ."
+    (passage,) = span_regression._passages(["Who is w3 or w5 or two ?"], [long])
+    places = [(word.sentence, passage.text((i, i))) for i, word in enumerate(passage.words)]
+    one = [word for _, word in places].index("One")
+    expected = [(i, j) for i in range(30) for j in range(i, min(30, i + 20)) if places[i][0] == places[j][0]]
+    assert [tuple(span) for span in passage.spans().tolist()] == expected
+    assert passage.text((one, one + 2)) == "One two three"
+    kept = {tuple(span) for span in passage.training_spans(["One two three"], np.random.default_rng(0)).tolist()}
+    near = {(0, 2), (1, 2), (0, 3), (0, 1), (0, 0), (2, 2)}
+    assert {(one + first, one + last) for first, last in near} <= kept <= {*expected}
 
 
 def test_it_learns_when_to_say_nothing(tmp_path: Path) -> None:

@@ -194,17 +194,17 @@ def sentences(text: str) -> Iterator[str]:
         yield piece
 
 
-def most_similar_sentences(questions: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Returns the sentence of each text that is most similar to its question.
+def most_similar_sentences(questions: Sequence[str], texts: Sequence[str], most: int = 1) -> list[list[str]]:
+    """Returns the ``most`` sentences of each text that are most similar to its question, the most similar first.
 
     Words are runs of letters, digits and underscores; in scripts without spaces, single characters. Similarity
     is the cosine of their distinct words, each weighted by ln((1 + N) / (1 + n)) + 1 if n of the N sentences of
-    all texts contain it (TF-IDF without repetitions). Of equally similar sentences the first is taken.
+    all texts contain it (TF-IDF without repetitions). Of equally similar sentences the first comes first.
 
     >>> most_similar_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])
-    ['Ann did go north.']
+    [['Ann did go north.']]
     >>> most_similar_sentences(["猫在哪里？"], ["狗在花园里睡觉。猫在屋顶上。"])
-    ['猫在屋顶上。']
+    [['猫在屋顶上。']]
     """
     split = {text: [(sentence, _words(sentence)) for sentence in sentences(text)] for text in dict.fromkeys(texts)}
     counts = Counter(word for pairs in split.values() for _, words in pairs for word in words)
@@ -218,7 +218,8 @@ def most_similar_sentences(questions: Sequence[str], texts: Sequence[str]) -> li
     chosen = []
     for question, text in zip(questions, texts, strict=True):
         question_words = _words(question)
-        chosen.append(max(split[text], key=lambda pair: similarity(question_words, pair[1]))[0])
+        ranked = sorted(split[text], key=lambda pair: similarity(question_words, pair[1]), reverse=True)
+        chosen.append([sentence for sentence, _ in ranked[:most]])
     return chosen
 
 

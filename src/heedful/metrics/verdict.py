@@ -270,7 +270,9 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 def _telling_metric(metric: str, scored: Scored | None, *rivals: Rival | None) -> str:
-    """Returns the metric, or the first other one if the metric is 0 for the model and each rival."""
+    """Returns the metric, or the first other one if the metric is 0 for all sides and higher is better."""
+    if lower_is_better(metric):
+        return metric
     sides = [scored, *(rival.scored for rival in rivals if rival is not None)]
     values = [overall(side) for side in sides if side is not None and len(side)]
     names = [metric, *(name for name in values[0] if name != "loss")] if len(values) == len(sides) > 1 else []

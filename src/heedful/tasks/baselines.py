@@ -9,9 +9,10 @@ import lzma
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal
+from itertools import chain, pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,11 @@ READ = 1 << 23  # maximum number of bytes that xz reads first
 LABELLED, RIDGE = 5000, 0.1  # maximum number of training texts of `ridge_labels`, and its λ
 QUICK_LABELLED = 2000  # of its quick variant
 CLASSES = 100  # number of labels above which `linear_text` uses naive Bayes
+NEIGHBORS = ((), (1,), (-1,), (1, 2), (-2, -1), (-1, 1))  # of `MaskedNGrams`: offsets of each context's tokens
+DISCOUNT = 0.85  # of counts; on Shakespeare and Wikipedia a lower loss than 0.75, 0.95, or estimated from the counts
+MASKED_TOKENS, MASKED_BLOCK = 1 << 21, 1 << 16  # maximum number of its training tokens, read in blocks
+PAIRS, PAIR_COST = 10_000, 1.0  # of `linear_rewards`: maximum number of training pairs, inverse of the penalty
+CODE_BITS = 62  # maximum size of an n-gram as a number
 
 
 def linear_text(
@@ -137,6 +143,43 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
 
     penalty = min(PENALTIES, key=error) if len(held) > 1 else 1.0
     return predicted(penalty, np.arange(len(true)), new) * deviation + mean
+
+
+def linear_rewards(
+    pairs: Sequence[tuple[str, str, str]], new_pairs: Sequence[tuple[str, str, str]]
+) -> NDArray[np.float64]:
+    """Returns linear rewards (N, 2) of the two answers of each of ``new_pairs``: (prompt, answer, answer).
+
+    The reward is w · x. The features x of an answer are its TF-IDF vector of words, pairs of words and character
+    trigrams, its log length in characters, and the product of its vector with its prompt's. The weights w are those of
+    logistic regression on x_w − x_l (Bradley and Terry's model; scikit-learn's ``LogisticRegression``) of ``pairs``,
+    (prompt, chosen answer, rejected answer), of which at most 10,000 are used, evenly spaced.
+
+    >>> pairs = [("Tea ?", "Yes please .", "No ."), ("Milk ?", "Yes do .", "No never .")] * 5
+    >>> ((no, yes),) = linear_rewards(pairs, [("Salt ?", "No thanks .", "Yes thanks .")])
+    >>> bool(yes > no)
+    True
+    """
+    prompts, chosen, rejected = zip(*(pairs[i] for i in evenly_spaced(len(pairs), PAIRS)), strict=True)
+    new_prompts, first, second = zip(*new_pairs, strict=True)
+    texts = (chosen, rejected, prompts, first, second, new_prompts)
+    answers, others = _words_and_characters([*chosen, *rejected], [*chain(*texts[2:])], lengths=(3, 3))
+    ends = np.cumsum([0, *map(len, texts)]).tolist()
+    stacked = import_module("scipy.sparse").vstack([answers, others]).tocsr()
+    vectors = [stacked[start:end] for start, end in pairwise(ends)]
+
+    def features(side: int, prompt: int) -> Any:
+        likeness = vectors[side].multiply(vectors[prompt]).sum(1)
+        lengths = np.log1p([len(text) for text in texts[side]])
+        return import_module("scipy.sparse").hstack([vectors[side], np.column_stack([likeness, lengths])]).tocsr()
+
+    signs = np.where(np.arange(len(chosen)) % 2, -1.0, 1.0)  # logistic regression needs both classes
+    differences = (features(0, 2) - features(1, 2)).multiply(signs[:, None]).tocsr()
+    model = sklearn_module("linear_model").LogisticRegression(
+        C=PAIR_COST, fit_intercept=False, solver="liblinear", random_state=0
+    )
+    weights = model.fit(differences, signs).coef_[0] if len(signs) > 1 else np.asarray(differences.sum(0))[0]
+    return np.stack([features(side, 5) @ weights for side in (3, 4)], axis=1)
 
 
 def nearest_texts(texts: Sequence[str], new_texts: Sequence[str]) -> list[int]:
@@ -297,7 +340,7 @@ class NGrams:
 
     def __init__(self, tokens: NDArray[Any], vocabulary: int, order: int = 3) -> None:
         self.vocabulary = max(2, vocabulary)
-        self.order = max(1, min(order, int(62 / np.log2(self.vocabulary))))
+        self.order = max(1, min(order, int(CODE_BITS / np.log2(self.vocabulary))))
         self._counts: list[tuple[NDArray[np.int64], ...]] = []  # of each order: n-grams, counts, histories, N, T
         for order in range(1, self.order + 1):
             grams, counts = np.unique(self._codes(tokens, order), return_counts=True)
@@ -326,6 +369,98 @@ class NGrams:
         for offset in range(order):
             code = code * self.vocabulary + np.asarray(tokens[offset : offset + size], dtype=np.int64)
         return code
+
+
+class MaskedNGrams:
+    """N-gram model of masked tokens, given their neighbors on both sides, with absolute discounting.
+
+    A token w is predicted from contexts c of up to two neighbors, from no neighbor to one on either side
+    (``NEIGHBORS``). Each context's estimate is interpolated with that of the context before it:
+    p(w | c) = (max(N(cw) − D, 0) + D T(c) p(w | c')) / N(c), with the count N(c) of a context, the number T(c) of
+    distinct tokens in it, and the discount D = 0.85 (Ney, Essen and Kneser 1994). The first estimate is uniform. A
+    context that was not counted, or has a token that is masked itself, is skipped. The probabilities of all ordinary
+    tokens sum to 1.
+
+    Args:
+        tokens: (N,) training tokens; of more than two million, evenly spaced blocks are used.
+        ordinary: (V,) boolean, True for tokens that can be masked.
+
+    >>> model = MaskedNGrams(np.array([0, 1, 2, 0, 1, 2, 0]), np.array([True, True, True]))
+    >>> around = {-2: np.array([-1]), -1: np.array([0]), 1: np.array([2]), 2: np.array([-1])}
+    >>> model.likeliest(around).tolist()
+    [1]
+    """
+
+    def __init__(self, tokens: NDArray[Any], ordinary: NDArray[np.bool_]) -> None:
+        if len(tokens) > MASKED_TOKENS:
+            firsts = np.linspace(0, len(tokens) - MASKED_BLOCK, MASKED_TOKENS // MASKED_BLOCK).astype(np.int64)
+            tokens = np.concatenate([tokens[first : first + MASKED_BLOCK] for first in firsts])
+        self.vocabulary, self.uniform = len(ordinary), ordinary / ordinary.sum()
+        longest = CODE_BITS / math.log2(max(2, self.vocabulary)) - 1
+        tokens = np.asarray(tokens, dtype=np.int64)
+        counted = [_ContextCounts.of(tokens, ordinary, part) for part in NEIGHBORS if len(part) <= longest]
+        self._contexts = [counts for counts in counted if len(counts.grams)]
+
+    def p(self, neighbors: Mapping[int, NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the probabilities (N,) of ``tokens`` (N,).
+
+        ``neighbors`` has the tokens (N,) at the offsets −2, −1, 1 and 2 from each; −1 for a token that is not known.
+        """
+        p = self.uniform[tokens]
+        for counts in self._contexts:
+            context = self._codes(counts.offsets, neighbors, len(tokens))
+            total = _lookup(counts.histories, counts.totals, context)
+            count = _lookup(counts.grams, counts.counts, context * self.vocabulary + tokens)
+            kinds = _lookup(counts.histories, counts.kinds, context)
+            own = np.maximum(count - DISCOUNT, 0) + DISCOUNT * kinds * p
+            p = np.divide(own, total, out=p, where=total > 0)
+        return p
+
+    def likeliest(self, neighbors: Mapping[int, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Returns the likeliest token (N,) at each place, of those that are most frequent in one of its contexts."""
+        size = len(neighbors[1])
+        tokens = np.full(size, int(self.uniform.argmax()), dtype=np.int64)
+        best = self.p(neighbors, tokens)
+        for counts in self._contexts:
+            context = self._codes(counts.offsets, neighbors, size)
+            is_known = _lookup(counts.histories, counts.totals, context) > 0
+            candidate = np.where(is_known, _lookup(counts.histories, counts.frequent, context), tokens)
+            p = self.p(neighbors, candidate)
+            tokens, best = np.where(p > best, candidate, tokens), np.maximum(p, best)
+        return tokens
+
+    def _codes(self, offsets: tuple[int, ...], neighbors: Mapping[int, NDArray[np.int64]], size: int) -> Any:
+        """Returns contexts (N,) as numbers in base ``vocabulary``, −1 for those with a token that is not known."""
+        codes, is_known = np.zeros(size, dtype=np.int64), np.ones(size, dtype=bool)
+        for offset in offsets:
+            codes, is_known = codes * self.vocabulary + neighbors[offset], is_known & (neighbors[offset] >= 0)
+        return np.where(is_known, codes, -1)
+
+
+class _ContextCounts(NamedTuple):
+    """Counts of the tokens in contexts of neighbors at ``offsets``; n-grams and contexts are sorted numbers."""
+
+    offsets: tuple[int, ...]
+    grams: NDArray[np.int64]  # context and token
+    counts: NDArray[np.int64]
+    histories: NDArray[np.int64]  # contexts
+    totals: NDArray[np.int64]
+    kinds: NDArray[np.int64]  # number of distinct tokens
+    frequent: NDArray[np.int64]  # most frequent token
+
+    @classmethod
+    def of(cls, tokens: NDArray[np.int64], ordinary: NDArray[np.bool_], offsets: tuple[int, ...]) -> _ContextCounts:
+        vocabulary, first, last = len(ordinary), -min(0, *offsets, 0), max(0, *offsets, 0)
+        end = max(first, len(tokens) - last)
+        codes = np.zeros(end - first, dtype=np.int64)
+        for offset in (*offsets, 0):
+            codes = codes * vocabulary + tokens[first + offset : end + offset]
+        grams, counts = np.unique(codes[ordinary[tokens[first:end]]], return_counts=True)
+        histories, starts = np.unique(grams // vocabulary, return_index=True)
+        totals = np.add.reduceat(counts, starts) if len(starts) else counts
+        by_count = np.lexsort((-counts, grams // vocabulary))
+        kinds, frequent = np.diff([*starts, len(grams)]), grams[by_count[starts]] % vocabulary
+        return cls(offsets, grams, counts, histories, totals, kinds, frequent)
 
 
 def _lookup(keys: NDArray[np.int64], values: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.int64]:

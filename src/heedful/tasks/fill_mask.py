@@ -31,22 +31,23 @@ from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import AUTO, DataSettings, RunSettings
 from heedful.tasks import defaults, get
-from heedful.tasks.documents import sampled_documents, split_documents
+from heedful.tasks.baselines import MaskedNGrams
+from heedful.tasks.documents import joined_tokens, sampled_documents, split_documents
 from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
     SEED,
     document_numbers,
     drawn_positions,
-    frequency_metrics,
     frequency_sums,
     last_word_samples,
+    neighbors,
     trained_window,
     window_ids,
     window_lengths,
     window_stream,
 )
-from heedful.tasks.model_setup import load_with_head, model_of, tokenizer_of
+from heedful.tasks.model_setup import load_with_head, model_of, special_id, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
     EVALUATED,
@@ -72,6 +73,7 @@ from heedful.util.input_warnings import CountWarning
 log = logging.getLogger("heedful")
 
 IN_TURN = 2000  # maximum number of tokens that are masked one at a time
+WINDOWS = 256  # windows whose masked tokens the baseline reads at a time
 
 
 class Guess(NamedTuple):
@@ -372,14 +374,43 @@ class FillMask(EncoderTask):
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that ignores the context: a token's probability is its training frequency (count + 1)."""
-        loss, accuracy = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
-        metrics = {"loss": loss, "accuracy": accuracy, "pseudo_perplexity": math.exp(loss)}
-        return Baseline("the tokens' frequencies in the training text", metrics)
+        """Scores a baseline: n-grams of the masked tokens and their neighbors (``baselines.MaskedNGrams``)."""
+        return self.quick_baseline(self.encode(rows).examples, rows, learned())
 
-    def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None: the only simple method of this task is ``guess``, which ignores the context."""
-        return None
+    def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline:
+        """Scores the same baseline as ``baseline`` on the tokens that ``measure`` masks; the scores are of windows."""
+        end, stream = special_id(self.tokenizer.end), examples[0].stream
+        ordinary = self.evaluation_masking.ordinary
+        model = MaskedNGrams(joined_tokens(self.tokenizer, learned, [], [end]), ordinary)
+        sums = np.zeros((stream.windows, 5))
+
+        def add(first: int, positions: np.ndarray, order: np.ndarray, has_accuracy: bool) -> None:
+            windows, truth = positions // stream.context, np.asarray(stream.tokens[positions], dtype=np.int64)
+            around = neighbors(stream, positions, order)
+            columns = [-np.log(model.p(around, truth)), np.ones(len(truth))]
+            if has_accuracy:
+                columns.insert(1, model.likeliest(around) == truth)
+            for number, column in enumerate(columns, first):
+                sums[:, number] += np.bincount(windows, column, stream.windows)
+
+        order = self._evaluation_order(examples)
+        add(0, np.flatnonzero(order), order, has_accuracy=True)
+        add(3, drawn_positions(examples, ordinary, IN_TURN)[0], np.zeros_like(order), has_accuracy=False)
+        scored = Sums(sums, masked_metrics)
+        return Baseline("n-grams of the tokens on both sides", overall(scored), scored)
+
+    def _evaluation_order(self, examples: Sequence[StreamWindow]) -> np.ndarray:
+        """Returns when each token of the stream is predicted in evaluation, (N,): 0 for never, 1 for first."""
+        stream, before = examples[0].stream, len(self.input_template.before)
+        order = np.zeros(len(stream.tokens), dtype=np.int32)
+        for first in range(0, len(examples), WINDOWS):
+            windows = examples[first : first + WINDOWS]
+            batch = self.collate(windows)
+            is_chosen = batch["labels"].numpy() != IGNORED
+            rows, places = np.nonzero(is_chosen)
+            firsts = np.array([window.number * stream.context - before for window in windows])
+            order[firsts[rows] + places] = batch["order"].numpy()[is_chosen] if "order" in batch else 1
+        return order
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text.

@@ -23,15 +23,14 @@ from heedful.metrics.example_scores import overall
 from heedful.metrics.squad import best_thresholds, by_kind, normalised, score, squad_sums
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
-from heedful.tasks.generated_text_baselines import better_of, nearest_targets, with_nearest
+from heedful.tasks.generated_text_baselines import nearest_targets
 from heedful.tasks.passages import ROOM, TextWindow, TextWindows, text_windows
 from heedful.tasks.questions import (
-    answers_baseline,
+    best_simple_answers,
     constant_answer,
     mistakes_of,
     question_and_context,
     question_line,
-    similar_sentences,
     split_questions,
 )
 from heedful.tasks.task import EVALUATED, Baseline, Encoded, Measured, Prediction, Task
@@ -262,18 +261,15 @@ class GeneratedAnswers(Task):
         return Measured(metrics, details, example_scores, [output.text for output in outputs])
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the better one of two baselines: the sentence most similar to the question, and the answer to the
-        nearest training question.
+        """Scores the best of three baselines: spans chosen by ridge regression (``span_regression``), the answer to the
+        nearest training question, and the sentence most similar to the question.
         """
-        references = [list(row.values["answers"]) for row in rows]
 
         def nearest(known: Rows) -> list[str]:
             return nearest_targets(known, rows, lambda row: row.values["question"], self.expected)
 
-        methods = with_nearest(
-            "the answer to the most similar training question", learned, nearest, similar_sentences(rows)
-        )
-        return better_of([answers_baseline(name, methods[name], references) for name in methods], "f1")
+        others = {"the answer to the most similar training question": nearest}
+        return best_simple_answers(rows, learned, lambda row: row.values["answers"], others)
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that has the same answer to every question."""

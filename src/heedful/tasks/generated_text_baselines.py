@@ -37,11 +37,11 @@ def nearest_targets(
     return outputs
 
 
-def with_nearest(
-    name: str, learned: Callable[[], Rows], nearest: Callable[[Rows], list[str]], others: Mapping[str, list[str]]
+def with_learned(
+    learned: Callable[[], Rows], methods: Mapping[str, Callable[[Rows], list[str]]], others: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Returns the outputs of simple methods by name: ``nearest`` of the training rows, and ``others``, which learn
-    nothing.
+    """Returns the outputs of simple methods by name: of ``methods``, which learn from the training rows, and
+    ``others``, which learn nothing.
 
     A folder may not say what its model was trained on. Then there are only the others, and their names say so.
     """
@@ -49,7 +49,7 @@ def with_nearest(
         rows = learned()
     except HeedfulError:
         return {f"{other}; the training data is unknown": outputs for other, outputs in others.items()}
-    return {name: nearest(rows), **others}
+    return {**{name: method(rows) for name, method in methods.items()}, **others}
 
 
 def best_constant(learned: Rows, rows: Rows, target_of: Callable[[Row], str], score: Score, *metrics: str) -> Baseline:

@@ -135,6 +135,23 @@ def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | N
     return [row[mask] for row, mask in zip(tokens, is_token, strict=True)]
 
 
+def neighbors(stream: Stream, positions: np.ndarray, order: np.ndarray) -> dict[int, np.ndarray]:
+    """Returns the tokens (M,) at the offsets −2, −1, 1 and 2 from ``positions`` (M,) of a stream of N tokens.
+
+    A token is −1 if it is in another window, or is not predicted before that at its position. ``order`` (N,) has the
+    turn in which each token is predicted, 0 for tokens that are given.
+    """
+    last = len(stream.tokens) - 2  # the stream's last token is in no window
+
+    def at(offset: int) -> np.ndarray:
+        places = (positions + offset).clip(0, last)
+        is_known = (places == positions + offset) & (places // stream.context == positions // stream.context)
+        is_known &= order[places] < np.maximum(order[positions], 1)
+        return np.where(is_known, np.asarray(stream.tokens[places], dtype=np.int64), -1)
+
+    return {offset: at(offset) for offset in (-2, -1, 1, 2)}
+
+
 def document_numbers(stream: Stream, positions: np.ndarray) -> np.ndarray:
     """Returns the number of the document at each of ``positions`` of the stream, from 0."""
     return np.searchsorted(stream.starts, positions, side="right") - 1

@@ -35,7 +35,7 @@ from heedful.tasks.preferences import (
     are_preferences,
     chance_baseline,
     check_smoothing,
-    length_baseline,
+    linear_baseline,
     of_pairs,
     preference_line,
     preference_loss,
@@ -287,12 +287,12 @@ class PreferenceTuning(TextGeneration):
         self._add_reference(reference, examples)
 
     def baseline(self, rows: Rows, learned: Any) -> Baseline:
-        """Scores a baseline: the longer or the shorter answer, whichever is chosen more often in training."""
-        return length_baseline(rows, learned()) if are_preferences(rows) else super().baseline(rows, learned)
+        """Scores a baseline: a linear reward of words, character n-grams and length (``baselines.linear_rewards``)."""
+        return linear_baseline(rows, learned()) if are_preferences(rows) else super().baseline(rows, learned)
 
     def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the same baseline as ``baseline``."""
-        return length_baseline(rows, learned)
+        return linear_baseline(rows, learned)
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the reference, which has the reward 0 for all answers."""

@@ -16,6 +16,7 @@ from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks.baselines import linear_rewards
 from heedful.tasks.task import Baseline, Batch, Task, short
 
 BETA = 0.1  # of Rafailov et al. 2023, appendix B
@@ -70,17 +71,11 @@ def of_pairs(
     return values
 
 
-def length_baseline(rows: Rows, learned: Rows) -> Baseline:
-    """Scores a baseline that knows only how long answers are: it prefers the longer one, or the shorter one.
-
-    It prefers what the answers that were chosen in the training rows ``learned`` are more often. Its reward has no
-    scale, so its only metric is the accuracy.
-    """
-    longer = float(np.sign(_length_differences(learned)).sum()) >= 0
-    differences = _length_differences(rows) * (1 if longer else -1)
-    scores = preference_scores(np.stack([differences, np.zeros(len(rows))], axis=1))
-    name = f"always the {'longer' if longer else 'shorter'} answer"
-    return Baseline(name, {"accuracy": overall(scores)["accuracy"]}, scores)
+def linear_baseline(rows: Rows, learned: Rows) -> Baseline:
+    """Scores a baseline: a linear reward that is fitted to the training rows ``learned`` (``linear_rewards``)."""
+    pairs, new_pairs = ([_pair(row) for row in part] for part in (learned, rows))
+    scores = preference_scores(linear_rewards(pairs, new_pairs))
+    return Baseline("a linear reward of words, character n-grams and length", overall(scores), scores)
 
 
 def chance_baseline(rows: Rows) -> Baseline:
@@ -89,10 +84,10 @@ def chance_baseline(rows: Rows) -> Baseline:
     return Baseline("the same reward for both answers", overall(scores), scores)
 
 
-def _length_differences(rows: Rows) -> np.ndarray:
-    """Returns the number of characters by which each chosen answer is longer than the rejected one, (N,)."""
-    lengths = [[len("".join(texts_of(row.values[name]))) for name in ANSWERS] for row in rows]
-    return np.array([chosen - rejected for chosen, rejected in lengths], dtype=np.float64)
+def _pair(row: Row) -> tuple[str, str, str]:
+    """Returns prompt, chosen and rejected answer of a row, messages as one text."""
+    prompt, chosen, rejected = ("\n".join(texts_of(row.values[name])) for name in ("prompt", *ANSWERS))
+    return prompt, chosen, rejected
 
 
 def preference_line(row: Row) -> str:

@@ -33,12 +33,11 @@ from heedful.tasks.inputs_and_targets import Side, span_side
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, QuestionWindow, QuestionWindows, question_windows
 from heedful.tasks.questions import (
-    answers_baseline,
+    best_simple_answers,
     constant_answer,
     mistakes_of,
     question_and_context,
     question_line,
-    similar_sentences,
     split_questions,
 )
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
@@ -405,12 +404,10 @@ class QuestionAnswering(EncoderTask):
         return own if given is None else given
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that answers with the sentence most similar to the question.
-
-        It learns nothing (``most_similar_sentences``).
+        """Scores the better one of two baselines: spans chosen by ridge regression (``span_regression``), and the
+        sentence most similar to the question.
         """
-        ((name, answers),) = similar_sentences(rows).items()
-        return answers_baseline(name, answers, list(map(_answer_texts, rows)))
+        return best_simple_answers(rows, learned, _answer_texts)
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that has the same answer to every question."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from heedful.errors import HeedfulError
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.example_scores import overall
 from heedful.metrics.squad import AnswerScore, most_similar_sentences, score, squad_sums
-from heedful.tasks.generated_text_baselines import best_constant
+from heedful.tasks.generated_text_baselines import best_constant, better_of, with_learned
+from heedful.tasks.span_regression import SpanRegression
 from heedful.tasks.task import Baseline, short
 
 
@@ -58,22 +60,43 @@ def question_line(question: str, answers: Sequence[str]) -> str:
     return f"{short(question, 80)} → {short(answers[0]) if answers else '(no answer)'}"
 
 
-def similar_sentences(rows: Rows) -> dict[str, list[str]]:
-    """Returns a simple method's name and answers: the sentence of each context that is most similar to the question."""
-    columns = ([row.values[column] for row in rows] for column in ("question", "context"))
-    return {"the sentence most like the question (TF-IDF)": most_similar_sentences(*columns)}
+def best_simple_answers(
+    rows: Rows,
+    learned: Callable[[], Rows],
+    references_of: Callable[[Row], Sequence[str]],
+    others: Mapping[str, Callable[[Rows], list[str]]] = MappingProxyType({}),
+) -> Baseline:
+    """Scores the simple method with the highest F1: spans chosen by ridge regression, the sentence of the context most
+    similar to the question, and ``others``, which return answers, given the training rows.
+    """
+    questions, contexts = ([row.values[column] for row in rows] for column in ("question", "context"))
+
+    def spans(known: Rows) -> list[str]:
+        answered = [row for row in known if references_of(row)]
+        known_questions, known_contexts = ([row.values[name] for row in answered] for name in ("question", "context"))
+        regression = SpanRegression(known_questions, known_contexts, [*map(references_of, answered)])
+        return regression.answers(questions, contexts)
+
+    sentences = [next(iter(found), "") for found in most_similar_sentences(questions, contexts)]
+    methods = with_learned(
+        learned,
+        {"ridge regression on the words of a span": spans, **others},
+        {"the sentence most like the question (TF-IDF)": sentences},
+    )
+    references = [*map(references_of, rows)]
+    return better_of([_scored_answers(name, methods[name], references) for name in methods], "f1")
 
 
 def constant_answer(rows: Rows, learned: Rows, references_of: Callable[[Row], Sequence[str]]) -> Baseline:
     """Scores the same answer to every question; "" where most training questions have none."""
 
     def score_answers(name: str, outputs: Sequence[str], rows: Rows) -> Baseline:
-        return answers_baseline(name, outputs, [references_of(row) for row in rows])
+        return _scored_answers(name, outputs, [references_of(row) for row in rows])
 
     return best_constant(learned, rows, lambda row: next(iter(references_of(row)), ""), score_answers, "f1")
 
 
-def answers_baseline(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Baseline:
+def _scored_answers(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Baseline:
     """Scores the answers of a simple method, without a loss."""
     scores = [score(output, answers) for output, answers in zip(outputs, references, strict=True)]
     zeros = np.zeros(len(outputs))

@@ -28,7 +28,7 @@ from heedful.tasks.preferences import (
     are_preferences,
     chance_baseline,
     check_smoothing,
-    length_baseline,
+    linear_baseline,
     of_pairs,
     preference_line,
     preference_loss,
@@ -212,8 +212,8 @@ class RewardModel(TextRegression):
         return Measured(overall(scores), example_scores=scores, outputs=outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: the longer or the shorter answer, whichever is chosen more often in training."""
-        return length_baseline(rows, learned())
+        """Scores a baseline: a linear reward of words, character n-grams and length (``baselines.linear_rewards``)."""
+        return linear_baseline(rows, learned())
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that has the same reward for all answers."""

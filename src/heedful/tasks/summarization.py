@@ -18,7 +18,7 @@ from heedful.models import Model
 from heedful.tasks import defaults, known_models
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
-from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_nearest
+from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_learned
 from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Measured, Prediction, short
 from heedful.tasks.token_batches import outputs_of_call
@@ -97,7 +97,7 @@ class Summarization(BoundedSequenceToSequence):
         def nearest(known: Rows) -> list[str]:
             return nearest_targets(known, rows, self.source_text, self.target_text)
 
-        methods = with_nearest("the summary of the most similar training text", learned, nearest, leads)
+        methods = with_learned(learned, {"the summary of the most similar training text": nearest}, leads)
         return better_of([self._scored_texts(name, methods[name], rows) for name in methods], "rougeL")
 
     def guess(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:

@@ -33,7 +33,7 @@ from heedful.tasks.choices import (
     with_choices,
 )
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
-from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_nearest
+from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_learned
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
 from heedful.tasks.task import Baseline, Encoded, Measured, Prediction, Task
 from heedful.util.input_warnings import CountWarning
@@ -237,7 +237,7 @@ class Translation(SequenceToSequence):
             return nearest_targets(known, rows, _source, self.target_text, lambda row: row.values.get("language"))
 
         copies = {"a copy of the source": [*map(_source, rows)]}
-        return with_nearest("the target of the most similar training source", learned, nearest, copies)
+        return with_learned(learned, {"the target of the most similar training source": nearest}, copies)
 
     def _scored_texts(self, name: str, outputs: Sequence[str], rows: Rows) -> Baseline:
         """Scores outputs without TER."""
