@@ -23,7 +23,7 @@ from heedful.config import ModelConfig
 from heedful.errors import plural
 from heedful.models import Model
 from heedful.models.create import create
-from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.fill_model import align_weights
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
@@ -469,7 +469,7 @@ def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) ->
     """Returns the model of a run with newly initialised weights, ready for training."""
     model = new_model(task, settings)
     task.before_training(model, settings)
-    make_contiguous(model.to(device))
+    align_weights(model.to(device))
     return model
 
 
