@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Tolerance(NamedTuple):
@@ -71,6 +71,19 @@ def assert_close(actual: Any, expected: Any, operation: str = "forward", **optio
         return
     actual, expected, allowed = _tensors(actual, expected, operation, options.pop("dtype", None))
     torch.testing.assert_close(actual, expected, rtol=allowed.relative, atol=allowed.absolute, **options)
+
+
+def assert_same_model(actual: nn.Module, expected: nn.Module, *inputs: Tensor) -> None:
+    """Fails where a weight differs by a bit, or the outputs for ``inputs`` by more than the table allows.
+
+    Saving and loading keep the bits of weights alone. A loaded weight is a view of its file, not aligned or even
+    transposed, and kernels then sum in another order.
+    """
+    state = expected.state_dict()
+    assert actual.state_dict().keys() == state.keys()
+    for name, tensor in actual.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    assert_close(actual(*inputs), expected(*inputs))
 
 
 def is_close(actual: Any, expected: Any, operation: str = "forward") -> bool:

@@ -23,7 +23,7 @@ from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, StackCo
 from heedful.errors import HeedfulError
 from heedful.pretrained import save
 from heedful.text import Tokenizer
-from tolerances import approx, assert_close
+from tolerances import approx, assert_close, assert_same_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
 hf.logging.set_verbosity_error()
@@ -133,7 +133,7 @@ def test_a_pickle_is_read_as_plain_tensors(adapter: Path) -> None:
     torch.save(load_file(adapter / WEIGHTS), adapter / "adapter_model.bin")
     (adapter / WEIGHTS).unlink()
     with torch.no_grad():
-        assert torch.equal(heedful.from_pretrained(adapter, head="masked-language-model")(IDS), expected(IDS))
+        assert_same_model(heedful.from_pretrained(adapter, head="masked-language-model"), expected, IDS)
 
     class Harm:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -245,12 +245,12 @@ def test_an_adapter_of_a_model_without_a_head(kind: Any, settings: dict[str, Any
     for head in (None, "none", "None"):
         again = heedful.from_pretrained(tmp_path / "moved", head=head)
         assert again.config == model.config
-        assert torch.equal(again(IDS), model(IDS))
+        assert_same_model(again, model, IDS)
     theirs = peft.AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path / "moved").eval()
     assert_close(theirs(input_ids=IDS).last_hidden_state, model(IDS))
     theirs.save_pretrained(tmp_path / "theirs")
     assert not (tmp_path / "theirs" / "config.json").exists()
-    assert torch.equal(heedful.from_pretrained(tmp_path / "theirs")(IDS), model(IDS))
+    assert_same_model(heedful.from_pretrained(tmp_path / "theirs"), model, IDS)
 
 
 def test_a_head_s_name_may_be_written_as_anywhere(adapter: Path) -> None:
@@ -281,7 +281,7 @@ def test_our_own_folder_tells_the_labels_and_opens_in_peft(room: Path, tmp_path:
     assert again.fresh == []
     assert set(again.adapter.whole) == set(model.adapter.whole)
     with torch.no_grad():
-        assert torch.equal(again(IDS), model.eval()(IDS))
+        assert_same_model(again, model.eval(), IDS)
     theirs = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "ours", num_labels=3).eval()
     with torch.no_grad():
         assert_close(theirs(input_ids=IDS).logits, model(IDS))
@@ -298,7 +298,7 @@ def test_our_own_layout_has_adapters_by_our_names(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "adapter")
     again = heedful.from_pretrained(tmp_path / "adapter")
     with torch.no_grad():
-        assert torch.equal(again(IDS), model(IDS))
+        assert_same_model(again, model, IDS)
     assert "base_model.model.encoder.block.0.attention.query.lora_A.weight" in load_file(tmp_path / "adapter" / WEIGHTS)
 
 

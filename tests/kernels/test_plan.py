@@ -68,14 +68,17 @@ def kernels(model: nn.Module) -> list[Any]:
 
 
 def losses(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
-    """The loss over real tokens, without dropout, and the gradients."""
+    """A loss over real tokens, without dropout, and its gradients.
+
+    A sum of squares would be constant under the norm that ends the stack: its gradients would be rounding errors alone.
+    """
     model.train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
         if isinstance(part, Attention):
             part.dropout = 0.0
-    loss = model(IDS, IDS > 0)[IDS > 0].square().sum()
+    loss = model(IDS, IDS > 0)[IDS > 0].exp().mean()
     return loss.detach(), list(torch.autograd.grad(loss, list(model.encoder.parameters())))
 
 
@@ -245,6 +248,7 @@ def test_training_takes_the_plan_of_the_device_or_the_one_that_is_given() -> Non
 
 
 def test_a_block_that_is_computed_again_gives_the_same_losses_and_gradients() -> None:
+    """To rounding: under the hook that counts the calls padding is computed too, so that products have other shapes."""
     for name in (AUTO, "plain"):
         model = apply_training_plan(encoder(), name, recompute=True)
         assert model.encoder.block[0].run is recomputed
@@ -252,7 +256,7 @@ def test_a_block_that_is_computed_again_gives_the_same_losses_and_gradients() ->
         model.encoder.block[0].feed_forward.up.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         (loss, gradients), (expected, others) = losses(model), losses(apply_training_plan(encoder(), name))
         assert len(calls) == 2
-        assert_close((loss, *gradients), (expected, *others))
+        assert_close((loss, *gradients), (expected, *others), "gradient")
         model.eval()(IDS)
         assert len(calls) == 3
 

@@ -34,8 +34,9 @@ from heedful.config import (
 )
 from heedful.pretrained import folder as folders
 from heedful.pretrained import load, read_card, save, writing
+from heedful.pretrained.fill_model import align_weights
 from heedful.pretrained.model_types import express
-from tolerances import assert_close
+from tolerances import assert_close, assert_same_model
 
 STACK = StackConfig(dim=16, depth=2, heads=2, causal=True, position=LearnedPosition(length=8))
 GPT = DecoderConfig(embedding=EmbeddingConfig(vocab_size=11), decoder=replace(STACK, activation="gelu_tanh"))
@@ -68,7 +69,7 @@ def change(path: Path, **values: Any) -> None:
 def test_a_model_comes_back_ready_to_answer(gpt: Path) -> None:
     model, back = noisy(GPT), load(gpt)
     assert not back.training
-    assert torch.equal(model(IDS), back(IDS))
+    assert_same_model(back, model, IDS)
     assert back.head.output.weight is back.embedding.token.weight  # tied again, generically
     assert back.count() == model.count()
     assert all(p.requires_grad and not p.is_meta for p in back.parameters())
@@ -84,35 +85,52 @@ def test_training_a_loaded_model_leaves_its_file_alone(gpt: Path) -> None:
     torch.optim.SGD(model.parameters(), 1.0).step()
     assert (gpt / "model.safetensors").read_bytes() == before
     save(model, gpt)  # over the file that is mapped
-    assert torch.equal(load(gpt)(IDS), model(IDS))
+    assert_same_model(load(gpt), model, IDS)
 
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_weights_that_are_views_of_a_file_are_trained_like_others(fused: bool, gpt: Path) -> None:
-    """GPT-2's query is a part of a wider matrix, stored turned; PyTorch's fused optimisers step over no gaps."""
+    """GPT-2's query is a part of a wider matrix, stored turned; PyTorch's fused optimisers step over no gaps.
+
+    The gradient of a key's bias is zero but for rounding, which ``eps`` keeps small: kernels round otherwise for views.
+    """
     views, model = load(gpt), noisy(GPT)
     query = views.decoder.block[0].attention.query.weight
     assert query.untyped_storage().nbytes() > query.nbytes  # not copied
     for each in (views, model):
-        optimiser = torch.optim.AdamW(each.parameters(), 0.1, fused=fused)
+        optimiser = torch.optim.AdamW(each.parameters(), 0.1, eps=0.1, fused=fused)
         for _ in range(3):
             optimiser.zero_grad()
             each(IDS).logsumexp(-1).sum().backward()
             optimiser.step()
     for ours, theirs in zip(views.parameters(), model.parameters(), strict=True):
-        assert_close(ours, theirs)
+        assert_close(ours, theirs, "training")
     assert query.is_contiguous()
     assert not query._post_accumulate_grad_hooks  # type: ignore[attr-defined]  # its work is done after one step
 
 
+def test_weights_are_aligned_for_training_wherever_their_file_holds_them(gpt: Path) -> None:
+    """Kernels sum in another order where memory is not aligned: a resumed run would end with other bits."""
+    path, places = gpt / "model.safetensors", set()
+    for padding in range(0, 64, 8):
+        save_file(load_file(path), path, {"padding": "-" * padding})  # a longer header moves all tensors
+        model, expected = load(gpt), load(gpt).state_dict()
+        places.add(model.embedding.token.weight.data_ptr() % 64)
+        align_weights(model)
+        assert all(weight.data_ptr() % 64 == 0 and weight.is_contiguous() for weight in model.parameters())
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+        assert model.head.output.weight is model.embedding.token.weight
+    assert places == set(range(0, 64, 8))
+
+
 @pytest.mark.parametrize("change", ["delete", "replace"])
 def test_a_model_outlives_its_file(change: str, gpt: Path) -> None:
-    model, expected = load(gpt), noisy(GPT)(IDS)
+    model, expected = load(gpt), noisy(GPT)
     if change == "delete":
         (gpt / "model.safetensors").unlink()
     else:
         save(heedful.create(GPT, seed=5), gpt)
-    assert torch.equal(model(IDS), expected)
+    assert_same_model(model, expected, IDS)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +149,7 @@ def test_our_own_layout(config: Any, tmp_path: Path) -> None:
     assert read_card(tmp_path)["layout"] == "heedful"
     back = load(tmp_path)
     assert back.config == config
-    assert torch.equal(model(IDS), back(IDS))
-    assert model.state_dict().keys() == back.state_dict().keys()
+    assert_same_model(back, model, IDS)
 
 
 def test_what_only_training_sees_travels_too(tmp_path: Path) -> None:
@@ -154,7 +171,7 @@ def test_another_head_is_fresh_and_says_so(tmp_path: Path, caplog: pytest.LogCap
         model = load(tmp_path, head="sequence", num_labels=3)
     assert vars(model)["fresh"] == ["head.output.weight", "head.output.bias"]
     assert "head.output.weight, head.output.bias" in caplog.text
-    assert torch.equal(model.hidden(IDS), body.hidden(IDS))
+    assert_close(model.hidden(IDS), body.hidden(IDS))
     assert torch.equal(model.head.pooler.dense.weight, body.head.pooler.dense.weight)  # the pooler was stored
     assert model(IDS).shape == (1, 3)
     assert model.head.output.weight.detach().std() > 0.01
@@ -166,7 +183,7 @@ def test_every_head_on_a_stored_body(head: str, tmp_path: Path) -> None:
     body = noisy(BERT, head="sequence", num_labels=4)
     save(body, tmp_path)
     model = load(tmp_path, head=head)
-    assert torch.equal(model.hidden(IDS), body.hidden(IDS))
+    assert_close(model.hidden(IDS), body.hidden(IDS))
     assert all(name.startswith("head.") for name in vars(model)["fresh"])
     assert {"head.output.weight", "head.output.bias"} & set(vars(model)["fresh"]) or head in ("pooled", "none")
     assert all(torch.isfinite(p).all() for p in model.parameters())

@@ -19,7 +19,7 @@ from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, Stac
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import atomic_write
 from heedful.pretrained.writing import size_of
-from tolerances import assert_close
+from tolerances import assert_close, assert_same_model
 
 STACK = StackConfig(
     dim=16,
@@ -65,7 +65,7 @@ def test_shards_open_in_transformers(most: Any, tmp_path: Path) -> None:
     ours = read(folder)
     assert ours.keys() == whole.keys()
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
-    assert torch.equal(load(folder)(IDS), model(IDS))
+    assert_same_model(load(folder), model, IDS)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     assert_close(theirs(IDS).logits, model(IDS))
 
@@ -79,7 +79,7 @@ def test_transformers_divides_alike(tmp_path: Path) -> None:
     a, b = (json.loads((tmp_path / name / INDEX).read_text()) for name in "ab")
     assert a["metadata"]["total_size"] == b["metadata"]["total_size"]
     assert a["weight_map"].keys() == b["weight_map"].keys()
-    assert torch.equal(load(tmp_path / "b")(IDS), load(tmp_path / "a")(IDS))
+    assert_same_model(load(tmp_path / "b"), load(tmp_path / "a"), IDS)
 
 
 @pytest.mark.parametrize("size", ["5 parsecs", "-1", 0, "", "0GB", "GB", 1.5j])
@@ -116,7 +116,7 @@ def test_what_earlier_weights_leave_behind(tmp_path: Path) -> None:
     for seed, most in enumerate((10**6, 5_000, 3_000, 3_000, 10**6)):
         model = heedful.create(GPT, seed=seed).eval()
         save(model, tmp_path, max_shard_size=most)
-        assert torch.equal(load(tmp_path)(IDS), model(IDS))
+        assert_same_model(load(tmp_path), model, IDS)
         named = (
             [WHOLE] if most == 10**6 else [*json.loads((tmp_path / INDEX).read_text())["weight_map"].values(), INDEX]
         )
@@ -164,8 +164,8 @@ def test_a_crash_leaves_the_old_weights_or_the_new(
         back = load(folder)
         expected = old if back.config == old.config else new
         assert back.config == expected.config
-        assert torch.equal(back(IDS), expected(IDS))
-        assert torch.equal(load(folder)(IDS), expected(IDS))  # and again, once it is settled
+        assert_same_model(back, expected, IDS)
+        assert_same_model(load(folder), expected, IDS)  # and again, once it is settled
         assert not list(folder.glob(".*"))
         seen.add("old" if expected is old else "new")
         if left[0] >= 0:

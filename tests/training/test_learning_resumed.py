@@ -48,3 +48,24 @@ def test_two_sessions_are_one(tmp_path: Path, more: list[str]) -> None:
     if "--averaging.ema=0.9" in more:  # of evaluations the first run had one more, at its end
         average = [load_file(tmp_path / name / "average" / "model.safetensors") for name in ("whole", "halves")]
         assert all(torch.equal(average[0][name], average[1][name]) for name in average[0])
+
+
+def test_a_resumed_run_does_not_depend_on_where_its_file_holds_the_weights(tmp_path: Path) -> None:
+    """A resumed run maps its weights from a file, at any multiple of 8 bytes; one row is then summed otherwise."""
+    data = tmp_path / "days.tsv"
+    data.write_text("".join(f"{word} day {n}\t{word}\n" for word in ("good", "bad") for n in range(20)))
+    small = ["--preset=bert-tiny", "--tokenizer.size=60", "--model.dim=64", "--model.heads=2"]
+    one_row = ["--training.batch-size=1", "--training.schedule=constant", "--training.warmup=2"]
+
+    def train(name: str, *more: str) -> dict[str, torch.Tensor]:
+        out = tmp_path / name
+        assert (
+            cli.main(["train", "text-classification", "--train", f"{data}", f"--out={out}", *small, *one_row, *more])
+            == 0
+        )
+        return load_file(out / "last" / "model.safetensors")
+
+    whole = train("whole", "--max-steps=8")
+    train("halves", "--max-steps=4")
+    halves = train("halves", "--max-steps=8", "--resume")
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)

@@ -32,6 +32,7 @@ SIZES = (
     "channels",
 )
 PIECE = 1 << 18  # numbers of a chunk that fits into the processor's cache
+ALIGNMENT = 64  # bytes: PyTorch allocates memory on a CPU at multiples of it
 ROWS = (LearnedPosition.kind, SinusoidalPosition.kind)  # positions that are rows of a table
 
 
@@ -237,7 +238,13 @@ def _make_contiguous(parameter: Tensor) -> None:
     parameter.grad = None if parameter.grad is None else parameter.grad.contiguous()
 
 
-def make_contiguous(model: nn.Module) -> None:
-    """Makes every weight contiguous before training, so that results do not depend on the memory layout of the file."""
+def align_weights(model: nn.Module) -> None:
+    """Makes every weight contiguous and aligned before training, so that results do not depend on the file's layout.
+
+    Kernels sum in another order where memory is not aligned. A new weight always is; one that is mapped from a file
+    begins wherever the file's header and the tensors before it end.
+    """
     for parameter in model.parameters():
         _make_contiguous(parameter)
+        if parameter.data_ptr() % ALIGNMENT:
+            parameter.data = parameter.data.clone()

@@ -36,7 +36,7 @@ from heedful.models import Model
 from heedful.models.create import create
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
-from heedful.pretrained.fill_model import build_head, make_contiguous
+from heedful.pretrained.fill_model import align_weights, build_head
 from heedful.settings import ModelSettings, RunSettings
 from heedful.stack import initialise
 from heedful.text import Tokenizer
@@ -66,7 +66,7 @@ def fresh_model(task: Task, settings: RunSettings, device: torch.device) -> Mode
     """Returns the model of a run with newly initialised weights, ready for training."""
     model = new_model(task, settings)
     task.before_training(model, settings)
-    make_contiguous(model.to(device))
+    align_weights(model.to(device))
     return model
 
 

@@ -33,7 +33,7 @@ from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
-from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.fill_model import align_weights
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.known_models import advice_for
@@ -256,7 +256,7 @@ def prepare(
         use_threads(settings.training.threads, say)
         task, model = _task_and_model(kind, rows, settings)
         task.before_training(model, settings)
-        make_contiguous(model if settings.training.shard else model.to(device))
+        align_weights(model if settings.training.shard else model.to(device))
         train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
     starting = _starting_tensors(task, model, (train, valid), settings)
 

@@ -21,7 +21,7 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
-from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.fill_model import align_weights
 from heedful.pretrained.folder import MEMBER_FILES, finish_writing
 from heedful.settings import AUTO, RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.known_models import is_known
@@ -183,7 +183,7 @@ def read_starting_tensors(out: Path) -> dict[str, torch.Tensor]:
 def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
     """Returns the weights in a folder of the run, by the names that they have in training."""
     model = load(folder, dtype="float32").to(device)
-    make_contiguous(model)
+    align_weights(model)
     return model.state_dict()
 
 

@@ -18,7 +18,7 @@ from heedful.metrics.intervals import standard_error
 from heedful.metrics.verdict import MOST
 from heedful.models import Model
 from heedful.pretrained import load
-from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.fill_model import align_weights
 from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
 from heedful.training.precision import evaluation_autocast
@@ -131,7 +131,7 @@ class Validation:
         """
         device = torch.device("cpu") if self.is_sharded else self.model.device
         model = load(folder, dtype="float32").to(device)
-        make_contiguous(model)
+        align_weights(model)
         self.best_examples = self.judged_examples
         most = self._most_predicted(step)
         if self.has_time and most == MAX_PREDICTED:
