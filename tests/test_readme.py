@@ -16,12 +16,15 @@ from heedful import cli
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/tasks.md", "docs/checkpoints.md", "docs/inside.md")
 README, *OTHERS = ((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+OTHERS[0] += "".join(
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in re.findall(r"\]\((tasks/[\w-]+\.md)\)", OTHERS[0])
+)
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 def blocks(page: str, language: str) -> list[str]:
     """The fenced blocks of a page whose language matches."""
-    fences = re.findall(r"^```([a-z]*)\n(.*?)^```$", page, re.S | re.M)
+    fences = re.findall(r"^```([a-z{}]*)\n(.*?)^```$", page, re.S | re.M)
     return [text for name, text in fences if re.fullmatch(language, name)]
 
 
@@ -126,7 +129,7 @@ def test_the_commands_and_python_of_the_readme(data_folder: Path, capsys: pytest
 
 
 def test_the_commands_of_the_pages(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of docs/tasks.md make the runs that the other two pages use."""
+    """Those of docs/tasks.md and its pages make the runs that the other two pages use."""
     tasks, pretrained, inside = (commands(page) for page in OTHERS)
     assert {words[1] for words in tasks if words[0] == "train"} == {*SMALL}
     for words in tasks:

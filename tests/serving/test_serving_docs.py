@@ -70,10 +70,10 @@ def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.C
 
 
 def test_the_assistant_of_the_docs_is_trained_and_talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    tasks = (Path(__file__).resolve().parents[2] / "docs" / "tasks" / "text-generation.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (code,) = (block for block in blocks("python", tasks) if "talks.jsonl" in block)
-    exec(compile(code, "docs/tasks.md", "exec"), {})
+    exec(compile(code, "docs/tasks/text-generation.md", "exec"), {})
     (command,) = re.findall(r"^ +heedful (train text-generation --train talks.jsonl .*)$", tasks, re.M)
     assert "--max-steps 200 " in command
     assert cli.main([*shlex.split(command.replace("--max-steps 200 ", "--max-steps 2 ")), "--json"]) == 0
@@ -81,4 +81,4 @@ def test_the_assistant_of_the_docs_is_trained_and_talks(tmp_path: Path, monkeypa
     for text in ("What comes after June?", "And before that?"):
         assert "".join(conversation.answer(text))
     assert "runs/assistant" in PAGE
-    assert "(tasks.md#text-generation)" in PAGE
+    assert "(tasks/text-generation.md)" in PAGE

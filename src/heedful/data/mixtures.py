@@ -377,7 +377,7 @@ _TEMPLATE_KEYS = {"name": str, "jinja": str, CHOICES: str}
 
 def load(path: str) -> Mixture:
     """Reads a mixture; raises ``HeedfulError``, with the line where there is one, for a file that is none."""
-    values = files.read_toml(Path(path), "write a mixture of sets with templates (docs/tasks.md)")
+    values = files.read_toml(Path(path), "write a mixture of sets with templates (docs/tasks/prompts.md)")
     _check_keys(values, _KEYS, ("sets",), path)
     with Path(path).open(encoding="utf-8") as file:
         lines = file.read().splitlines()
