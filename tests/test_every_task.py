@@ -278,6 +278,8 @@ WAYS = {
     "computed again": ["--training.shard", "--training.gradient-checkpointing"],
     "bf16": ["--training.shard", "--training.precision=bf16"],
 }
+# A near-tie of two tokens falls either way in bfloat16: scores out of 100 of greedily written words move with it.
+WORD_SCORES = {"valid_bleu": 1.0, "valid_chrf": 1.0}
 SHARED_OUT = [(name, way) for name in MADE for way in list(WAYS)[: 4 if name in ("translation", "fill-mask") else 2]]
 
 
@@ -317,7 +319,8 @@ def test_two_processes_learn_and_measure_what_one_does(
     assert any(key.startswith("valid_") for key in ours[-1])
     exactly = [approx(line, "gradient") for line in ours]
     if way == "bf16":
-        assert theirs == [pytest.approx(line, rel=0.02, abs=1e-2) for line in ours]
+        nearly = [{k: pytest.approx(v, rel=0.02, abs=WORD_SCORES.get(k, 1e-2)) for k, v in o.items()} for o in ours]
+        assert theirs == nearly
         assert theirs != exactly
     else:
         assert theirs == exactly

@@ -221,6 +221,20 @@ def test_refuses_kernels_whose_bits_depend_on_the_place_of_a_row() -> None:
     assert SlotDecoder(model, slots=3, capacity=50).free == 3
 
 
+def test_refuses_kernels_whose_last_bits_are_rounded_away_in_most_steps() -> None:
+    """Attention whose rows differ by their place, in a model that rounds what attention returns to int8."""
+    model = model_of.__wrapped__("rotary", "int8")  # an own one
+
+    def depends_on_place(_: Any, inputs: Any) -> torch.Tensor:
+        y = inputs[0]  # (R, 1, D)
+        is_small = y.abs() < y.abs().amax(2, keepdim=True) / 2  # the largest number of a row scales all of them
+        return torch.where(is_small, y * (1 + 2e-7 * torch.arange(len(y))[:, None, None]), y)
+
+    model.decoder.block[0].attention.out.register_forward_pre_hook(depends_on_place)
+    with pytest.raises(HeedfulError, match="exact is not possible"):
+        SlotDecoder(model, slots=3, capacity=50, exact=True)
+
+
 def test_numbers_of_rows_are_those_that_a_part_computes_alike() -> None:
     """A part that rounds otherwise in blocks that are not full, as many kernels do."""
     model = model_of.__wrapped__("rotary", "bfloat16")  # an own one

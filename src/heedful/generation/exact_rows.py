@@ -7,10 +7,11 @@ name of a processor tells which kernels it has; a few steps of the model do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.cache import SlotCache
 
@@ -21,35 +22,44 @@ ALONE = 2  # numbers of rows up to which rows of each length are also tried with
 Step = Callable[[list[int], list[int]], Tensor]  # tokens and lengths of the first R slots → logits (R, V)
 
 
-def exact_row_counts(step: Step, cache: SlotCache, capacity: int) -> list[int]:
+def exact_row_counts(step: Step, cache: SlotCache, capacity: int, parts: Sequence[nn.Module] = ()) -> list[int]:
     """Returns the numbers of rows with which a row has the same bits in any slot, ascending; empty if there are none.
 
     A row of the same tokens, keys and values is computed in all slots of the ``cache``, among rows of other lengths up
-    to ``capacity``. The largest number of rows is always the number of slots. Afterwards the cache is empty.
+    to ``capacity``. The largest number of rows is always the number of slots. Afterwards the cache is empty. The inputs
+    (R, 1, D) of ``parts`` must agree too: a part that rounds them, to int8 say, hides most last bits from the logits.
     """
     lengths = list(dict.fromkeys(min(length, capacity - 1) for length in LENGTHS))
     slots = len(cache.used)
     counts = [rows for rows in range(slots, 0, -1) if rows <= EACH or rows % 4 == 0 or rows == slots]
     fill_alike(cache, lengths[-1] + 1)
     new_columns = _columns(cache, lengths)
-    expected: dict[int, Tensor] = {}  # logits by length
+    expected: dict[int, list[Tensor]] = {}  # logits and inputs of the parts, by length
+    observed: list[Tensor] = []
 
     def is_same(row_lengths: list[int]) -> bool:
+        observed.clear()
         logits = step([0] * len(row_lengths), row_lengths)
         for column, stored in new_columns:
             column.copy_(stored)
-        pairs = zip(row_lengths, logits, strict=True)
-        return all(torch.equal(expected.setdefault(length, row.clone()), row) for length, row in pairs)
+        for length, *row in zip(row_lengths, logits, *observed, strict=True):
+            first = expected.setdefault(length, [numbers.clone() for numbers in row])
+            if not all(map(torch.equal, first, row)):
+                return False
+        return True
 
     found: list[int] = []
-    for rows in counts:
-        trials = [[lengths[(slot + rows) % len(lengths)] for slot in range(rows)]]
-        if rows <= ALONE or rows == slots:
-            trials += [[length] * rows for length in lengths]
-        if all(map(is_same, trials)):
-            found.append(rows)
-        elif rows == slots:
-            break  # its bits are those that the others are compared with
+    with ExitStack() as hooks:
+        for part in parts:
+            hooks.enter_context(part.register_forward_pre_hook(lambda _, inputs: observed.append(inputs[0])))
+        for rows in counts:
+            trials = [[lengths[(slot + rows) % len(lengths)] for slot in range(rows)]]
+            if rows <= ALONE or rows == slots:
+                trials += [[length] * rows for length in lengths]
+            if all(map(is_same, trials)):
+                found.append(rows)
+            elif rows == slots:
+                break  # its bits are those that the others are compared with
     for slot in range(slots):
         cache.clear(slot)
     return found[::-1]

@@ -36,10 +36,11 @@ from heedful.generation.processors import (
 )
 from heedful.generation.token_choice import choose, top, uniform_numbers
 from heedful.kernels import captured
-from heedful.kernels.compiled_step import reads_prompts
+from heedful.kernels.compiled_step import has_compiled_steps, reads_prompts
 from heedful.kernels.decode_attention import store_for
 from heedful.kernels.few_rows import CompiledLinear
 from heedful.kernels.plan import attending, decoding_kernels, two_query_attention
+from heedful.layers.attention import Attention
 from heedful.util.exact import exact_dtype
 
 ALIGNED_SLOTS = 16  # kernels work in blocks of rows, and may round the rest of a block otherwise
@@ -214,11 +215,13 @@ class SlotDecoder:
         """
         aligned = -(-self.slots // ALIGNED_SLOTS) * ALIGNED_SLOTS
         limits = [part.most_rows for part in self.model.head.modules() if isinstance(part, CompiledLinear)]
+        stack = self.model.decoder
+        parts = [] if has_compiled_steps(stack) else [p.out for p in stack.modules() if isinstance(p, Attention)]
         for slots, attend in product(dict.fromkeys((self.slots, aligned)), (None, two_query_attention)):
             self._make_cache(slots)
             self._cache.compiled_rows, self._head_rows, self._attend = slots, min([slots, *limits]), attend
             with attending(self.model, attend):
-                self._row_counts = exact_row_counts(self._logits, self._cache, self.capacity)
+                self._row_counts = exact_row_counts(self._logits, self._cache, self.capacity, parts)
             if self._row_counts:
                 break
         else:

@@ -73,6 +73,11 @@ def reads_prompts(stack: Stack) -> bool:
     return step is not None and step.most_rows >= PROMPT_ROWS
 
 
+def has_compiled_steps(stack: Stack) -> bool:
+    """Returns True if a stack decodes by a compiled step, which leaves its parts, and their hooks, uncalled."""
+    return stack.layout is compiled_decoding and step_of(stack) is not None
+
+
 def step_of(stack: Stack) -> CompiledStep | None:
     """Returns the compiled step of a stack, made once; None if the stack has an unsupported part."""
     if stack not in STEPS:
