@@ -241,7 +241,8 @@ def prepare(
 
     All ranks return the same run; only rank 0 writes the run's folder.
     """
-    out, cpu_seconds, custom = Path(given.out), time.process_time(), custom or CustomParts()
+    out, custom = Path(given.out), custom or CustomParts()
+    begun, cpu_seconds = running_time(), time.process_time()
     kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
     if given.resume:
@@ -260,7 +261,7 @@ def prepare(
         train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
     starting = _starting_tensors(task, model, (train, valid), settings)
 
-    slowdown = (running_time() - started) / max(0.1, time.process_time() - cpu_seconds)
+    slowdown = (running_time() - begun) / max(0.1, time.process_time() - cpu_seconds)
     run = Run(
         settings=settings,
         task=task,

@@ -53,7 +53,7 @@ NEEDED_DIM = {"encoder": 64, "ensemble": 64, "vision": 64, "decoder": 128, "enco
 MIN_DIM = 64
 QUIET = 0.25  # quantile of the measured steps that tells the machine's speed without its other programs
 # seconds of work at the end of a run, most for its simple baseline, and the largest factor that it may take longer
-CLOSING, MAX_SLOWDOWN = 5.0, 10.0
+CLOSING, MAX_SLOWDOWN = 4.0, 10.0
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # maximum steps of a measurement
 TOO_LONG = 3  # a first step that takes this factor of the measurement's seconds is the only one
