@@ -1,4 +1,4 @@
-"""What all tests share: the same random numbers, one thread, and the data that lies beside the project."""
+"""Set-up of all tests: the same random numbers, one thread, and the data that lies beside the project."""
 
 from __future__ import annotations
 

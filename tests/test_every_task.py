@@ -1,4 +1,4 @@
-"""What holds for every task alike: trained on a small file, evaluated, asked, resumed, looked into, verified."""
+"""Every task alike: trained on a small file, evaluated, used, resumed, inspected, verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people bring from other libraries and shells: names of arguments, a profile, completion, versions."""
+"""Names and habits from other libraries and shells: arguments, a profile, completion, versions."""
 
 from __future__ import annotations
 

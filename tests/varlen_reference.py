@@ -1,4 +1,4 @@
-"""What ``varlen_attn`` computes, in plain PyTorch, with the checks of its kernel."""
+"""``varlen_attn`` in plain PyTorch, with the checks of its kernel."""
 
 from __future__ import annotations
 

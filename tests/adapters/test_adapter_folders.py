@@ -1,4 +1,4 @@
-"""What an adapter's folder may look like: where its base is, which head it stands under, and what is wrong with it."""
+"""Folders of adapters: the place of the base model, the names of heads, and damaged folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit finds, of data made wrong on purpose, and that it says nothing of data that is right."""
+"""Findings of the audit on data with known faults, and none on clean data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit says of images: of sizes, colours, shapes, frames and folders."""
+"""Findings of the audit on images: sizes, colors, shapes, frames and folders."""
 
 from __future__ import annotations
 

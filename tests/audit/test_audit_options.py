@@ -1,4 +1,4 @@
-"""What an audit can be told: whatever a run can that changes what the model is given."""
+"""Options of the audit: every option of a run that changes the model's input."""
 
 from __future__ import annotations
 

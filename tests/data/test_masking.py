@@ -1,4 +1,4 @@
-"""What is hidden, how much of it, behind what, and that it is whole words where it should be."""
+"""Masking: which tokens are hidden, how many, by which token, and whole words where asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks tell example by example: the figures of any rows, the answers, and never all logits at once."""
+"""Scores of single examples: the metrics of any rows follow from them, and logits are never all kept."""
 
 from __future__ import annotations
 

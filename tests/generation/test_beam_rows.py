@@ -1,4 +1,4 @@
-"""What moves when beams are put in order: places, caches, and the one source that the beams of a sentence look at."""
+"""Rows of a beam search in a new order: positions, caches, and the source that the beams of a sentence share."""
 
 from __future__ import annotations
 

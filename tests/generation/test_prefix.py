@@ -1,4 +1,4 @@
-"""What an encoder-decoder's targets begin with: against transformers, alone and beside others."""
+"""First tokens of an encoder-decoder's targets: against transformers, alone and in a batch."""
 
 from __future__ import annotations
 

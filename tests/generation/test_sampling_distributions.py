@@ -1,4 +1,4 @@
-"""What is sampled comes as often as transformers' own processors, in their order, say it should.
+"""Samples are as frequent as transformers' processors, in their order, say.
 
 A G-test (Sokal and Rohlf 1995): G = 2 Σ n log(n / e) over the tokens expected at least five times, rarer ones together,
 is chi-squared with one degree of freedom less than there are classes. Seeds are fixed, so a case either always passes

@@ -1,4 +1,4 @@
-"""What a GPU would refuse or wait for, on a pretend one: devices never mixed, waits counted, float64 where it hurts."""
+"""Errors and waits of a GPU, on a simulated one: no mixed devices, counted waits, float64 where it is missing."""
 
 from __future__ import annotations
 

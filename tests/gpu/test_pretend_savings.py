@@ -1,4 +1,4 @@
-"""What a pretend GPU is spared: padding, masks, logits beyond its memory, waits for batches, a sharded model whole."""
+"""Work that a GPU is spared, on a simulated one: padding, masks, large logits, waits for batches, sharded models."""
 
 from __future__ import annotations
 

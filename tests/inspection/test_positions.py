@@ -1,4 +1,4 @@
-"""What is said of positions, against the model's own sums, in the plain form of each scheme."""
+"""Tables of positions, against the model's own sums, for each scheme in its plain form."""
 
 from __future__ import annotations
 

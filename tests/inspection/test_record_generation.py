@@ -1,4 +1,4 @@
-"""What is recorded while tokens are generated, against one forward over the text that was returned."""
+"""Tensors recorded during generation, against one forward pass over the returned text."""
 
 from __future__ import annotations
 

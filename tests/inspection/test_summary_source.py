@@ -1,4 +1,4 @@
-"""What a summary is made of: presets, configurations and folders, whose weights stay where they are."""
+"""Sources of a summary: presets, configurations and folders, whose weights are not read."""
 
 from __future__ import annotations
 

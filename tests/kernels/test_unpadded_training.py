@@ -1,4 +1,4 @@
-"""What makes training quicker gives the same losses and gradients: no work on padding, products by oneDNN."""
+"""Training without padding and with oneDNN's products has the same losses and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What folders say of their images: written so that transformers reads it, read as it writes it, refused by name."""
+"""Preprocessing of images in folders: written for transformers, read as it writes it, refused by name."""
 
 from __future__ import annotations
 

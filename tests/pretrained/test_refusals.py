@@ -1,4 +1,4 @@
-"""What a published configuration says that we do not compute is refused by name, in one line; nothing is guessed."""
+"""Values in published configurations that we do not compute are refused by name, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server refuses: other names, other origins, requests without the token; and what no answer or log shows."""
+"""Requests that a server refuses: other names, other origins, no token; and secrets that no answer or log shows."""
 
 from __future__ import annotations
 

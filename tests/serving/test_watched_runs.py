@@ -1,4 +1,4 @@
-"""What is read of runs while they are written: all of it, once, and nothing that is not whole."""
+"""Reading of runs while they are written: every whole line once, and no part of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of token classification share: sentences, settings, and small models of `transformers`' own making."""
+"""Sentences, settings and small models of `transformers` for the tests of token classification."""
 
 from __future__ import annotations
 

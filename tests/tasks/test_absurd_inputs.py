@@ -1,4 +1,4 @@
-"""What no sensible person asks: every task answers it or says in one line what is wrong, and forgets no other input."""
+"""Absurd inputs: every task answers them or refuses them in one line, and loses no other input."""
 
 from __future__ import annotations
 

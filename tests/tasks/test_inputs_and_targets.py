@@ -1,4 +1,4 @@
-"""What a person is shown of a batch: the pieces, and what is learned at each."""
+"""Inputs and targets of a batch as people see them: the tokens, and the target at each."""
 
 from __future__ import annotations
 

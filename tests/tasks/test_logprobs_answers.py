@@ -1,4 +1,4 @@
-"""What each generated token was worth: answers' log-probabilities against the model read with the answer before it."""
+"""Log-probabilities of generated tokens, against the model's forward pass over the answer."""
 
 from __future__ import annotations
 

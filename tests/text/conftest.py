@@ -1,4 +1,4 @@
-"""What the tests of published folders share."""
+"""Fixtures for the tests of published folders."""
 
 from __future__ import annotations
 

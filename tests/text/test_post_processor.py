@@ -1,4 +1,4 @@
-"""What stands around a text: what the library itself puts there."""
+"""Tokens around a text: those that the library itself puts there."""
 
 from __future__ import annotations
 

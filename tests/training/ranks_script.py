@@ -1,4 +1,4 @@
-"""What ``torchrun`` runs for the tests of several processes: ranks_script.py FILE. The first writes what it found.
+"""Runs on several processes, started by ``torchrun``: ranks_script.py FILE. The first writes the results.
 
 Each engine's run of two steps is compared with that of one process without one, over the same examples otherwise cut.
 """

@@ -1,4 +1,4 @@
-"""What ``torchrun`` runs for the tests of steps on several processes: ranks_steps.py FILE. The first writes what it
+"""Steps on several processes, started by ``torchrun``: ranks_steps.py FILE. The first writes what it
 found: the collectives of a step, and the steps after which runs stop.
 """
 

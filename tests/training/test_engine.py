@@ -1,4 +1,4 @@
-"""What decides whether DDP has to search for parameters without a gradient."""
+"""Conditions under which DDP searches for parameters without a gradient."""
 
 from __future__ import annotations
 

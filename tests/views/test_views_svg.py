@@ -1,4 +1,4 @@
-"""What all pictures share, against the contrast of colours (WCAG 2.2, relative luminance)."""
+"""Rules for all figures: the contrast of colors (WCAG 2.2, relative luminance)."""
 
 from __future__ import annotations
 
