@@ -21,7 +21,7 @@ from heedful.settings import RunSettings, keys
 
 
 class Calls(dict[str, Any]):
-    """What the stand-ins were called with, and what ``train`` is to do."""
+    """Calls of the stand-ins, and what ``train`` is to do."""
 
     on_train: Callable[[RunSettings], None] = staticmethod(lambda settings: None)
 

@@ -50,7 +50,7 @@ def read(page: Path) -> str:
 
 
 def values(page: Path) -> Iterator[Any]:
-    """What the page's cells end with, each run in order as a notebook would; warnings are errors."""
+    """Last values of the page's cells, run in order as in a notebook; warnings are errors."""
     names: dict[str, Any] = {"__name__": "__main__"}
     line = 0
     for cell in re.split(r"^(?=# %%)", read(page), flags=re.M):

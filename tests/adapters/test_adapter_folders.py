@@ -288,7 +288,7 @@ def test_our_own_folder_tells_the_labels_and_opens_in_peft(room: Path, tmp_path:
 
 
 def test_our_own_layout_has_adapters_by_our_names(tmp_path: Path) -> None:
-    """What no published family can say is adapted all the same."""
+    """A model that no published family can express gets an adapter too."""
     stack = StackConfig(dim=16, depth=1, heads=2, placement="sandwich")
     config = EncoderConfig(embedding=EmbeddingConfig(vocab_size=23), encoder=stack, head=SequenceHead(labels=2))
     assert save(heedful.create(config, seed=0), tmp_path / "base") == "heedful"

@@ -24,7 +24,7 @@ Asked = list[tuple[str, Any, Any]]
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the Hub was asked for; it has what lies below the folder ``hub``, and nothing but the files asked for."""
+    """Requests to the Hub, which has the files below the folder ``hub``."""
     found: Asked = []
 
     def fetched(name: str, patterns: Iterable[str], revision: str | None = None, kind: str = "model") -> Path:

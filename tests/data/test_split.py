@@ -121,7 +121,7 @@ def test_another_column_can_rule() -> None:
 
 
 def test_the_draw_for_texts_is_the_same_in_every_version() -> None:
-    """What is held back of a file must not change under a run that somebody made before."""
+    """The rows held back of a file stay the same for runs that began earlier."""
     held = split(rows([f"text {number}" for number in range(200)]), 4, seed=0)[1]
     assert [row.values["source"] for row in held] == ["text 15", "text 19", "text 22", "text 61"]
 

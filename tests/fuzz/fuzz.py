@@ -119,7 +119,7 @@ def gathered(kind: str, seed: int, numbers: list[int], workers: int, limits: Lim
 
 
 def table(kind: str, seed: int, asked: int, found: list[dict[str, Any]]) -> list[str]:
-    """What is said of a kind: outcomes, the slowest, the largest, and what is wrong, alike together."""
+    """Report on a kind: outcomes, the slowest, the largest, and faults, equal ones together."""
     counts = Counter(one["kind"] for one in found)
     if len(found) < asked:
         counts["not run"] = asked - len(found)

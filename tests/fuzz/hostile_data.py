@@ -269,7 +269,7 @@ def _folder(random: Random, task: str, place: Path) -> tuple[list[str], str]:
 
 
 def _odd(random: Random, task: str, place: Path) -> tuple[list[str], str]:
-    """What is no file, or no source at all."""
+    """Sources that are no files."""
     if random.random() < 0.5:
         path = place / f"set{random.choice(TABLES)}{random.choice(['', '', '.gz', '.zst'])}"
         how = make_special(random, path, pipes=False)  # a pipe that is named as data is waited for, as <(zcat x) is

@@ -35,12 +35,12 @@ PLAIN = ("numpy", "torch", "collections", "_codecs")  # whose objects a pickle o
 
 
 class Fault(Exception):
-    """What a case saw go wrong, where no exception says so."""
+    """Fault that a case found, where no exception tells it."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take: seconds of processor time, seconds of waiting, bytes of memory beyond the parent's."""
+    """Limits of a case: seconds of processor time, seconds of waiting, bytes of memory beyond the parent's."""
 
     busy: float = 10.0
     waiting: float = 60.0
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case. ``kind`` is "accepted", "refused", or what is wrong; ``detail`` groups what is alike."""
+    """Result of a case. ``kind`` is "accepted", "refused", or what is wrong; ``detail`` groups what is alike."""
 
     kind: str
     detail: str
@@ -100,7 +100,7 @@ def _resident(process: int | str = "self") -> int:
 
 
 def _listened(reader: int, child: int, seconds: float) -> tuple[list[dict[str, str]], bool, int]:
-    """What the child reported, a JSON object a line, whether it was late, and the most memory it was seen with."""
+    """Reads the child's report, a JSON object a line, whether it was late, and the most memory it was seen with."""
     whole, peak, end = b"", 0, time.monotonic() + seconds
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         while time.monotonic() < end:

@@ -136,7 +136,7 @@ def padding(kind: str) -> Tensor | None:
 
 
 def inputs_of(name: str, kind: str) -> tuple[Tensor | None, ...]:
-    """What the model is called with, on the CPU."""
+    """Inputs of the model, on the CPU."""
     random = torch.Generator().manual_seed(2)
     if name == "vit-micro":
         return (torch.randn(B, 1, 28, 28, generator=random),)
@@ -676,7 +676,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], status: int = 0) -> str:
-    """What the process printed."""
+    """Output of the process."""
     told, _ = process.communicate(timeout=200)
     assert process.returncode == status, told[-3000:]
     return told

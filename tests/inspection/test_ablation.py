@@ -42,7 +42,7 @@ def losses(model: Model) -> Tensor:
 
 @contextmanager
 def hooked(part: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """What a linear map reads is changed."""
+    """The input of a linear map is changed."""
     hook = part.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
     try:
         yield
@@ -63,7 +63,7 @@ def loss_with(model: Model, part: nn.Module, columns: list[int], values: Tensor)
 
 
 def read_by(model: Model, part: nn.Module) -> Tensor:
-    """What the map reads, in the whole model."""
+    """The input of the map, in the whole model."""
     seen = []
     with torch.no_grad(), hooked(part, lambda x: seen.append(x) or x):
         losses(model.eval())

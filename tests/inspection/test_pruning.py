@@ -110,7 +110,7 @@ def outputs(model: Model) -> Tensor:
 def silenced(
     model: Model, heads: dict[str, list[int]], units: dict[str, list[int]], blocks: list[str]
 ) -> Iterator[None]:
-    """What the parts that go would have said is 0: what the output projections read, and what a block adds."""
+    """Sets the contributions of removed parts to 0: inputs of output projections, and what a block adds."""
 
     def zeros(columns: list[int], part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0].index_fill(-1, torch.tensor(columns, dtype=torch.long), 0.0),)

@@ -50,7 +50,7 @@ def real(config: ModelConfig, info: Summary, dtype: torch.dtype):
 
 
 def saved(model: nn.Module, inputs: list[Tensor]) -> int:
-    """What autograd saves in a forward in training, through PyTorch's hooks; the model's own tensors left out."""
+    """Bytes that autograd saves in a forward pass, through PyTorch's hooks, without the model's own tensors."""
     own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: list[Tensor] = []
     with saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):

@@ -110,7 +110,7 @@ def test_rows_of_positions_are_projected_once(dtype: str, monkeypatch: pytest.Mo
         return calls[0]
 
     def fresh() -> Tensor:
-        """What the model gives that has projected nothing yet."""
+        """Outputs of a model that has projected nothing yet."""
         for part in model.modules():
             if isinstance(part, FusedAttention):
                 part.projected = None

@@ -53,7 +53,7 @@ def others(value: Any) -> list[Any]:
 
 
 def inputs(config: Any) -> tuple[torch.Tensor, ...]:
-    """What a model of this configuration is asked; no id is that of a special token."""
+    """Inputs for a model of this configuration; no id is that of a special token."""
     if hasattr(config, "encoder"):
         return (*inputs(config.encoder), torch.tensor([[10, 6, 9, 14, 5]]))
     if hasattr(config, "num_channels"):

@@ -105,7 +105,7 @@ def photograph(width: int, height: int, mode: str = "RGB") -> Image.Image:
 
 
 def theirs(said: dict[str, Any], image: Image.Image, folder: Path) -> np.ndarray:
-    """What transformers makes of an image: with Pillow, as torchvision's tensors are another arithmetic."""
+    """Pixels by transformers, with Pillow, since torchvision's tensors round otherwise."""
     from transformers import AutoImageProcessor
 
     (folder / "preprocessor_config.json").write_text(json.dumps(said))

@@ -335,7 +335,7 @@ def test_samples() -> None:
 
 
 def theirs(folder: Path, task: FeatureExtraction, texts: list[str], head: PooledHead) -> np.ndarray:
-    """What sentence-transformers computes of a folder, with transformers' classes and its published pooling."""
+    """Vectors as sentence-transformers computes them: transformers' classes and the published pooling."""
     model, told = transformers.AutoModel.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
     assert not told["missing_keys"]
     found = []

@@ -396,7 +396,7 @@ def test_marian_s_own_files_translate_and_learn(helsinki: Path, tmp_path: Path) 
 
 
 def test_a_model_of_images_is_asked_for_no_tokenizer_and_one_of_texts_for_no_preprocessing(tmp_path: Path) -> None:
-    """What is wrong is said first: the model, not a file that it never had."""
+    """The message is about the model, not about a file that it never had."""
     heedful.create("vit-micro", seed=0).save_pretrained(tmp_path / "images")
     heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path / "texts")
     for task, folder, words in (

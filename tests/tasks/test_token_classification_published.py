@@ -113,7 +113,7 @@ def test_ids_of_words_are_those_of_gpt2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_of_words_are_theirs(name: str, tmp_path: Path) -> None:
-    """What is said of the words of a sentence, and the loss, by their model in float64."""
+    """Labels of the words of a sentence, and the loss, by the published model in float64."""
     theirs, model = published(name, tmp_path, KINDS)
     task, ours = TokenClassification.load(tmp_path), load(tmp_path, dtype="float64")
     task.check_model(ours)

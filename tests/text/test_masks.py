@@ -60,7 +60,7 @@ def test_the_mask_may_be_written_and_so_may_the_others(trained: Tokenizer) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["the old <mask> met", "the old man <mask>, the", "<mask> old man", "man <mask>"])
 def test_around_a_mask_stands_what_stands_around_a_word(kind: Any, text: str) -> None:
-    """What is asked looks like what was learned from: ids around the mask are those around a word in its place."""
+    """The ids around a mask are those around a word in its place."""
     tokenizer = Tokenizer.train(TEXTS, 400, kind, template="both", mask=True)
     asked, whole = tokenizer.encode([text, text.replace("<mask>", "thesis")])
     place = asked.index(4)

@@ -92,7 +92,7 @@ CASES = {one.__name__: one for one in (decoder, grouped, masked, classifier, pai
 
 
 def counted(model: Model, batch: Batch, learned: Callable[[Model, Batch], Tensor]) -> int:
-    """What PyTorch counts of a forward and backward pass, attention written out."""
+    """PyTorch's count for a forward and backward pass, attention written out."""
     model.train()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         learned(model, batch).backward()

@@ -95,7 +95,7 @@ def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ``ranks_steps.py`` found."""
+    """Results of ``ranks_steps.py``."""
     file = tmp_path_factory.mktemp("steps") / "found.json"
     done(2, STEPS, file)
     found: dict[str, Any] = json.loads(file.read_text())

@@ -53,7 +53,7 @@ def facts(text):
 
 
 def opened(pack, rows, keys):
-    """What a page holds of rows of weights, as numbers: the other way round than it was written."""
+    """Weights in a page, read back as numbers."""
     codes = np.frombuffer(base64.b64decode(pack["codes"]), np.uint8).reshape(*rows, pack["most"])
     values = np.frombuffer(base64.b64decode(pack["largest"]), "<f4").reshape(*rows, 1) * (codes / 255)
     if pack["places"] is None:

@@ -41,7 +41,7 @@ def facts(text):
 
 
 def opened(pack, *shape):
-    """What a page holds of weights, as numbers: the other way round than it was written."""
+    """Weights in a page, read back as numbers."""
     codes = np.frombuffer(base64.b64decode(pack["codes"]), np.uint8)
     largest = np.frombuffer(base64.b64decode(pack["largest"]), "<f4").reshape(*shape[:-1], 1)
     if pack["bits"] == 4:

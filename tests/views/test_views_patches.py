@@ -41,7 +41,7 @@ def photograph():
 
 
 def pieces(root):
-    """What each patch shows of the stored image: cut out of it as a browser does, in the order drawn."""
+    """Pixels of each patch, cut out of the stored image as a browser does, in the order drawn."""
     (image,) = root.iter(f"{SVG}image")
     stored = decoded(image)
     across, down = stored.shape[1] / float(image.get("width")), stored.shape[0] / float(image.get("height"))

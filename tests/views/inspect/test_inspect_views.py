@@ -249,7 +249,7 @@ def test_an_image(made: Make) -> None:
 
 
 def test_an_image_without_a_class_token(made: Make, tmp_path: Path) -> None:
-    """What reaches the mean of the patches, which the head reads; and every other view of an image."""
+    """The mean of the patches, which the head reads, and every other view of an image."""
     folder = made("patches")
     look = inspect(folder, IMAGE)
     model = heedful.from_pretrained(folder)
