@@ -109,7 +109,7 @@ IMAGES = {"image-classification": "builtin:digits", "image-to-text": "builtin:sh
 
 
 def command_of(name: str, folder: Path, encoder: str = "bert-tiny") -> list[str]:
-    """Arguments that train a small model of this task, on a file in ``folder``; ``encoder`` is the preset of an encoder."""
+    """Arguments that train a small model of this task, on a file in ``folder``; ``encoder``: its preset."""
     make, more, _ = MADE[name]
     command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
     if name not in (*WRITERS, *IMAGES):

@@ -112,7 +112,7 @@ def run(tokens: list[str], folder: Path) -> str:
 
 
 def judged(status: int, printed: bytes, said: bytes, tokens: list[str]) -> str:
-    """Returns the outcome of a command in a word. Raises its one line as ``HeedfulError``, and ``Fault`` for any other end."""
+    """Returns the outcome of a command in a word. Raises ``HeedfulError`` for one line, else ``Fault``."""
     errors = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     last = errors[-1] if errors else ""
     if "Traceback" in said.decode(errors="replace") or "a bug in heedful" in last:
