@@ -237,7 +237,7 @@ def test_select_before_anything_is_remembered() -> None:
 @CAPACITIES
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("length", [0, 3, 5, 8])
-def test_what_is_cropped_was_never_read(position: Position, capacity: int | None, padded: bool, length: int) -> None:
+def test_cropped_tokens_leave_no_trace(position: Position, capacity: int | None, padded: bool, length: int) -> None:
     """Other tokens read, taken back, and read as they should be: twice, so that what is written over is seen to be."""
     model, (ids, other) = decoder(position), torch.randint(20, (2, 2, 12))
     mask = torch.ones(2, 12, dtype=torch.bool)
@@ -267,7 +267,7 @@ def test_cropping_leaves_the_source(capacity: int | None) -> None:
 
 
 @torch.no_grad()
-def test_what_cannot_be_cropped_says_so() -> None:
+def test_caches_that_cannot_be_cropped_are_refused() -> None:
     model, ids = decoder(RotaryPosition(), window=3), torch.randint(20, (1, 5))
     for cache, length, said in ((Cache(2, window=3), 2, "sliding"), (Cache(2), 6, "5"), (Cache(2), -1, "-1")):
         model(ids, cache=cache)

@@ -195,7 +195,7 @@ def test_a_conversation_in_a_terminal(talker: Path) -> None:
         os.close(terminal.file)
 
 
-def test_what_a_model_writes_does_not_move_the_cursor() -> None:
+def test_generated_text_does_not_move_the_cursor() -> None:
     from heedful.cli.chat import _safe
 
     assert _safe("a\n\tb\x1b[2J\r ") == "a\n\tb␛[2J␍ "

@@ -403,7 +403,7 @@ def test_errors_of_the_work_are_one_line(
     ]
 
 
-def test_what_is_said_of_an_answers_options_names_the_flags(
+def test_messages_about_options_name_the_flags(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -617,7 +617,7 @@ def test_text_that_is_not_utf8_is_named_by_its_line(
     assert err == "heedful: standard input:4: byte 0xe7 at position 3 is not UTF-8; convert the text first\n"
 
 
-def test_a_terminal_is_told_what_is_awaited(
+def test_a_terminal_shows_what_is_awaited(
     calls: Calls, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:

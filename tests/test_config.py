@@ -126,7 +126,7 @@ def test_frozen_and_by_keyword() -> None:
     ],
     ids=lambda v: str(v)[:40],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_wrong_configurations_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(HeedfulError, match=said):
         stack(**changes)
 

@@ -72,7 +72,7 @@ def test_a_demo_takes_every_step(
         demos.demo(name, str(tmp_path / "run"), say=said.append, quiet=True)
 
 
-def test_all_demos_are_told_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_demos_have_one_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stand_in(name: str, out: str | None, say: Any, quiet: bool) -> dict[str, Any]:
         return {"headline": f"{name} done", "metrics": {"x": 1.0}, "seconds": 2.0, "model": f"runs/{name}"}
 
@@ -83,7 +83,7 @@ def test_all_demos_are_told_together(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert all(f"{name} done" in "\n".join(said) for name in demos.DEMOS)
 
 
-def test_what_is_unknown_is_one_line(tmp_path: Path) -> None:
+def test_unknown_demos_are_errors_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match="did you mean 'digits'"):
         demos.demo("digit", str(tmp_path / "run"))
     with pytest.raises(HeedfulError, match="xx"):

@@ -119,7 +119,7 @@ def test_the_hub_is_online_only_if_it_answers(monkeypatch: pytest.MonkeyPatch) -
     assert hub()["reachable"] is False
 
 
-def test_what_is_missing_or_old_is_a_problem_with_the_line_that_installs_it(
+def test_missing_or_old_packages_are_problems_with_the_line_that_installs_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = metadata.version
@@ -140,7 +140,7 @@ def test_what_is_missing_or_old_is_a_problem_with_the_line_that_installs_it(
     assert re.search(r"^environment +OMP_NUM_THREADS=1$", text, re.MULTILINE)
 
 
-def test_little_disk_and_a_busy_machine_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_little_disk_and_a_busy_machine_are_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = type("usage", (), {"total": 10 << 30, "free": 1 << 20})
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
     monkeypatch.setattr(machine, "load", lambda: 12.0)

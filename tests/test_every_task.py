@@ -194,7 +194,7 @@ def test_the_command_that_a_run_suggests_runs(
     assert capsys.readouterr().out.strip()
 
 
-def test_what_is_measured_is_made_of_the_rows(run: tuple[str, Path, list[str]]) -> None:
+def test_metrics_are_made_of_the_rows(run: tuple[str, Path, list[str]]) -> None:
     name, folder, command = run
     pipe = heedful.pipeline(None, folder)
     rows = read(command[3], pipe.task.columns, limit=20, split="test")
@@ -380,7 +380,7 @@ def test_settings_of_other_tasks_are_refused(
             with_recipe(kind, settings)
 
 
-def test_what_cannot_be_read_is_one_line(
+def test_unreadable_files_are_errors_of_one_line(
     run: tuple[str, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = run[0]

@@ -93,7 +93,9 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], bytes, str]] = {
 
 
 @pytest.mark.parametrize(("read", "content", "said"), DAMAGED.values(), ids=DAMAGED)
-def test_what_is_damaged_is_one_line(tmp_path: Path, read: Callable[[Path], Any], content: bytes, said: str) -> None:
+def test_damaged_json_is_an_error_of_one_line(
+    tmp_path: Path, read: Callable[[Path], Any], content: bytes, said: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(HeedfulError, match=r"mend it$") as told:
@@ -104,7 +106,7 @@ def test_what_is_damaged_is_one_line(tmp_path: Path, read: Callable[[Path], Any]
     assert len(str(told.value)) < 300
 
 
-def test_what_is_no_file_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "large").write_text("[]")
     for name, said in (
@@ -120,7 +122,7 @@ def test_what_is_no_file_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_json(tmp_path / "large", "mend it")
 
 
-def test_what_is_whole_is_read_as_it_is() -> None:
+def test_whole_json_is_read() -> None:
     assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 2.5, null, "\xc3\xa9"]}', "a", "") == {"a": [1, -2, 2.5, None, "é"]}
     assert parse_json("1" + "0" * 299, "a", "") == 10**299
     assert parse_json("3", "a", "") == 3

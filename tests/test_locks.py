@@ -68,7 +68,7 @@ def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path / "new" / "run") == [tmp_path / "new" / "run" / "run.toml"]
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -101,7 +101,7 @@ def test_nanogpt() -> None:
         assert (run.tokenizer.kind, run.data.valid_fraction) == ("character", 0.1)
 
 
-def test_what_a_source_does_not_do_is_off() -> None:
+def test_options_that_a_source_does_not_use_are_off() -> None:
     for name in recipes.names():
         told = as_run(name).training
         assert (as_run(name).averaging.polynomial, told.patience) == (0.0, 0), name

@@ -777,7 +777,7 @@ def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) ->
         ("metric", "bleu", registry.Metric("bleu", "BLEU of my own"), "metric 'bleu' is built in"),
     ],
 )
-def test_what_cannot_be_registered_is_one_line(kind: str, name: str, thing: Any, words: str) -> None:
+def test_wrong_parts_are_errors_of_one_line(kind: str, name: str, thing: Any, words: str) -> None:
     with pytest.raises(HeedfulError) as error:
         heedful.register(kind, name, thing)
     assert words in str(error.value)

@@ -143,7 +143,7 @@ def test_windows_are_read_from_a_text_or_numbers(given: Any, read: tuple[int, ..
 
 
 @pytest.mark.parametrize("given", ["none,4", "4,", "-1", "1.5", (-1,), (True,)])
-def test_what_is_no_window_is_refused(given: Any) -> None:
+def test_wrong_windows_are_refused(given: Any) -> None:
     with pytest.raises(HeedfulError, match=r"--model\.window "):
         ModelSettings(window=given)
 

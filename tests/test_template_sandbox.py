@@ -71,7 +71,7 @@ def test_work_and_output_are_bounded(kind: str, text: str) -> None:
         "{{ lipsum(n=3) ",
     ],
 )
-def test_what_cannot_be_compiled_is_a_broken_template(kind: str, text: str) -> None:
+def test_templates_that_cannot_be_compiled_are_broken(kind: str, text: str) -> None:
     with pytest.raises(jinja2.TemplateSyntaxError):
         PROGRAMS[kind](text)
 

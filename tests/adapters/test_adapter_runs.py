@@ -70,7 +70,7 @@ def trained(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / WEIGHTS)
 
 
-def test_what_a_run_leaves(desk: Path) -> None:
+def test_files_of_an_adapter_run(desk: Path) -> None:
     for folder in (desk / "adapter", desk / "adapter" / "last"):
         there = {path.name for path in folder.iterdir()}
         assert there >= {"adapter_config.json", WEIGHTS, "config.json", "tokenizer.json", "heedful.json"}
@@ -106,7 +106,7 @@ def test_only_the_adapter_and_the_head_are_trained_and_kept(desk: Path) -> None:
     assert state["model"].keys() == learned
 
 
-def test_it_is_said_how_many_are_trained(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_trained_parameters_is_printed(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["--train", str(desk / "second.csv"), "--max-steps=1"]
     assert cli.main([*adapting(desk, *train, out="said"), "--json"]) == 0
     printed = capsys.readouterr()

@@ -136,7 +136,7 @@ def test_maps_that_the_layout_stores_as_one_share_their_a() -> None:
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 2 * 8 * (16 + 3 * 16 + 16 + 16)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_adapters_are_refused() -> None:
     for config, words in (
         (LoraConfig(targets=("gate",)), "no linear map 'gate'"),
         (LoraConfig(targets=("qury",)), "did you mean 'query'?"),

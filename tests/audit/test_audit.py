@@ -56,7 +56,7 @@ def test_data_that_is_right_is_facts_alone(tmp_path: Path) -> None:
     assert result.examples + result.validation_examples == len(RIGHT)
 
 
-def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
+def test_duplicates_and_contradictions(tmp_path: Path) -> None:
     file = table(tmp_path, [*RIGHT, ("The a  V is fine", "good"), ("the b w is fine", "bad")])
     held = table(tmp_path, [("the A v is poor", "bad"), ("never seen", "good")], "held.tsv")
     result = audited("text-classification", file, valid=(str(held),))
@@ -187,7 +187,7 @@ def test_ordinary_letters_are_not_odd(tmp_path: Path, text: str) -> None:
     assert set(names) <= {"labels", "lengths", "unknown"}
 
 
-def test_what_is_cut_and_what_is_unknown(tmp_path: Path) -> None:
+def test_cut_examples_and_unknown_tokens(tmp_path: Path) -> None:
     rows = [*RIGHT, (" ".join("vwxyz" * 30), "good")]
     result = audited("text-classification", table(tmp_path, rows), data=DataSettings(max_length=16))
     names = found(result)
@@ -228,7 +228,7 @@ def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
     assert "every label is masked" in finding.line()
 
 
-def test_of_many_examples_it_is_told_that_some_were_looked_at(tmp_path: Path) -> None:
+def test_of_many_examples_a_sample_is_checked(tmp_path: Path) -> None:
     rows = Rows((Row({"text": f"a {i}"}, "set.csv", i) for i in range(7)), 0, ("text",))
     task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("set.csv",), out="-"))
     encoded = Encoded([task.encode(rows).examples[0]] * 7, rows)
@@ -426,7 +426,7 @@ def test_tags_that_validation_alone_has(tmp_path: Path) -> None:
     assert f"({held}:6)" in line
 
 
-def test_what_train_would_refuse_of_validation_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_validation_rows_that_train_refuses_are_named(tmp_path: Path) -> None:
     pairs = [(f"one {a} {b}", f"{b} {a}") for a in "abcdefg" for b in "vwxyz"]
     long = " ".join("vwxyz" * 30)
     held = table(tmp_path, [(long, long)], "held.tsv", header="source\ttarget")
@@ -439,7 +439,7 @@ def test_what_train_would_refuse_of_validation_is_refused_by_its_name(tmp_path: 
         audited("text-generation", asked, valid=(str(talks),), data=DataSettings(max_length=16))
 
 
-def test_what_validation_holds_is_looked_at(tmp_path: Path) -> None:
+def test_validation_rows_are_checked(tmp_path: Path) -> None:
     rows = [("the a v is fine", "good"), ("ЖШЩЮ Ъ", "bad"), ("", "bad"), (" ".join("vwxyz" * 30), "bad")]
     held = table(tmp_path, rows, "held.tsv")
     train = table(tmp_path, [*RIGHT, ("", "good"), (" ", "bad")])
@@ -632,7 +632,7 @@ def test_a_label_that_stands_on_one_word_alone(tmp_path: Path) -> None:
     assert not named(audited("token-classification", conll(tmp_path, speech)), "single-word")
 
 
-def test_labels_that_are_numbers_are_told(tmp_path: Path) -> None:
+def test_numeric_labels_are_a_warning(tmp_path: Path) -> None:
     file = table(tmp_path, [(f"text number {i}", f"{i % 30 / 8}") for i in range(150)])
     [one] = named(audited("text-classification", file, data=DataSettings(label_kind="class")), "numeric labels")
     assert (one.level, one.count) == ("warning", 30)
@@ -665,7 +665,7 @@ def test_characters_of_windows_are_no_controls(tmp_path: Path) -> None:
     }
 
 
-def test_a_window_is_told_by_the_line_of_its_row(tmp_path: Path) -> None:
+def test_a_window_is_named_by_the_line_of_its_row(tmp_path: Path) -> None:
     text = "Ann came to Oslo . " * 20
     asked = [
         {"question": f"Who came {i} ?", "context": text, "answers": {"text": ["Ann"], "answer_start": [0]}}

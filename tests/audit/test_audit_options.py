@@ -34,14 +34,14 @@ def hidden(result: dict[str, Any]) -> int:
     return int(line.split()[0])
 
 
-def test_what_is_hidden(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_masking(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = ("fill-mask", "--train", book, "--tokenizer.size", 400)
     assert 3 * hidden(told(capsys, *of, "--masking.probability", 0.1)) < hidden(
         told(capsys, *of, "--masking.probability", 0.6)
     )
 
 
-def test_what_stands_before_every_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prefix_of_every_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "set.tsv"
     pairs.write_text("".join(f"{n} birds\t{n} oiseaux\n" for n in range(30)))
     of = ("translation", "--train", pairs, "--tokenizer.size", 300, "--data.prefix", "birds 1: ")

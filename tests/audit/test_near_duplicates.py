@@ -103,7 +103,7 @@ def test_similar_pairs_are_all_pairs(seed: int) -> None:
     assert similar_pairs(texts) == (expected, True)
 
 
-def test_what_is_folded_away_and_what_is_not() -> None:
+def test_which_differences_are_ignored() -> None:
     train = ["Meet me at 5 o'clock, Anna!", "The price is 12", "12 + 7 =", "12 - 7 =", "3 * 9", "日本語の文", "😀", "…"]
     held = ["meet me at 6 oclock anna", "the price is 13.", "13 + 7 =", "4 * 9", "日本語の文。", "😀!", "?"]
     told = found(train, held)
@@ -116,7 +116,7 @@ def test_what_is_folded_away_and_what_is_not() -> None:
     assert told["similar"].places == ["train.txt:4 ~ train.txt:3"]  # only the sign between the same digits differs
 
 
-def test_what_is_said_again_word_for_word_is_left_to_others() -> None:
+def test_exact_duplicates_are_left_to_another_check() -> None:
     text = "the river runs by the orchard and the harbour"
     assert found([text, text.upper(), f"  {text} "], [text, text.title()]) == {}
     told = found([text, text, text + "s", text + "s"], [text + "!", text + "!", text])

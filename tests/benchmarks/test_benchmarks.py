@@ -164,7 +164,7 @@ def test_programs_give_the_same_answers(written: tuple[Path, str]) -> None:
 
 
 @pytest.mark.full
-def test_what_is_missing_is_a_line(written: tuple[Path, str]) -> None:
+def test_missing_programs_are_a_line(written: tuple[Path, str]) -> None:
     told = read(written)
     assert "give its folder with --nanogpt" in told["left_out"]["generation"]["nanogpt float32"]
     for reasons in told["left_out"].values():
@@ -322,7 +322,7 @@ def test_ratios_are_taken_within_rounds() -> None:
         (["--rounds", "0"], "whole numbers from 1"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(given: list[str], said: str) -> None:
+def test_wrong_options_are_errors_of_one_line(given: list[str], said: str) -> None:
     command = [sys.executable, "-m", "benchmarks.speed", *given]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
@@ -332,7 +332,7 @@ def test_what_cannot_be_asked_is_one_line(given: list[str], said: str) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory is read from /proc")
 @pytest.mark.full
-def test_the_memory_of_a_large_text_is_told(tmp_path: Path) -> None:
+def test_the_memory_of_a_large_text_is_measured(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("one two three four five six " * 20, encoding="utf-8")
     command = [sys.executable, str(ROOT / "benchmarks" / "large_text.py"), "words.txt", "--folder", "."]
     command += ["--gigabytes", "0.0001", "--steps", "2"]

@@ -73,7 +73,7 @@ def chunked(*parts: bytes) -> bytes:
         (b"", "failed"),
     ],
 )
-def test_what_became_of_a_request(reply: bytes, kind: str) -> None:
+def test_outcomes_of_a_request(reply: bytes, kind: str) -> None:
     async def run() -> Answer:
         async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")

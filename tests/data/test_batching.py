@@ -52,7 +52,7 @@ def test_pairs_of_tokens_are_a_budget_too(lengths, pairs):
         assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in evaluation_batches(lengths, 200)]
 
 
-def test_what_is_far_longer_than_the_rest_stands_alone():
+def test_far_longer_examples_have_a_batch_of_their_own():
     lengths = [20] * 50 + [1500] + [20] * 50
     assert len(evaluation_batches(lengths, 4096)[0]) == 2
     first, *others = evaluation_batches(lengths, 4096, pairs=4096 * 512)
@@ -101,7 +101,7 @@ def test_examples_without_a_token_are_batched_too():
     ("lengths", "tokens", "max_rows", "words"),
     [([], 8, None, "no example"), ([3], 0, None, "budget"), ([3], 8, 0, "rows of a batch must be at least 1")],
 )
-def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
+def test_impossible_batches_are_refused(lengths, tokens, max_rows, words):
     with pytest.raises(HeedfulError, match=words):
         training_batches(lengths, tokens, seed=0, epoch=0, max_rows=max_rows)
 

@@ -134,13 +134,13 @@ def test_reading_them_as_a_file() -> None:
         ("builtin:cldr-dates/en-../x", r"unknown language '../x'"),
     ],
 )
-def test_what_is_unknown_is_said(source: str, message: str) -> None:
+def test_an_unknown_set_is_an_error(source: str, message: str) -> None:
     with pytest.raises(HeedfulError, match=message) as caught:
         read(source, ("source", "target"))
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_column_is_said() -> None:
+def test_an_unknown_column_is_an_error() -> None:
     with pytest.raises(
         HeedfulError,
         match=r"no column 'label' in builtin:cldr-dates; choose one of its columns: source, target, format",

@@ -193,7 +193,7 @@ def test_modules_are_those_that_python_runs(modules: dict[str, list[dict[str, st
         assert path.read_text(encoding="utf-8") == row["text"]
 
 
-def test_a_python_without_source_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_without_source_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(
         HeedfulError, match=f"no Python source in {tmp_path}; install Python with the source of its library"

@@ -151,13 +151,13 @@ LABELLED: dict[str, tuple[list[object], str]] = {
 
 
 @pytest.mark.parametrize("case", LABELLED)
-def test_what_is_no_label_is_said(write: Write, case: str) -> None:
+def test_a_value_that_is_no_label_is_an_error(write: Write, case: str) -> None:
     found, expected = LABELLED[case]
     path = write("a.jsonl", jsonl(*({"text": "x", "label": label} for label in found)))
     assert expected.replace("{path}", path) in said(path)
 
 
-def test_null_and_infinity_of_parquet_are_said(write: Write) -> None:
+def test_null_and_infinity_of_parquet_are_errors(write: Write) -> None:
     path = write("a.parquet", parquet({"text": ["x", "y"], "label": ["a", None]}))
     assert f"'label' is null, but a label is expected, in {path}:2;" in said(path)
     path = write("b.parquet", parquet({"text": ["x"], "label": [float("inf")]}))
@@ -221,7 +221,7 @@ def test_a_blank_optional_value_leaves_the_row_out(write: Write) -> None:
     assert (len(rows), rows.skipped) == (1, 1)
 
 
-def test_an_optional_key_that_comes_late_or_goes_is_said(write: Write) -> None:
+def test_an_optional_key_that_comes_late_or_goes_is_an_error(write: Write) -> None:
     with_pair, without = {"text": "x", "text_pair": "y", "label": "a"}, {"text": "x", "label": "a"}
     path = write("a.jsonl", jsonl(without, without, with_pair))
     assert said(path, PAIR) == (

@@ -77,7 +77,7 @@ def test_roles_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         "return numbers",
     ],
 )
-def test_what_is_left_out(body: str) -> None:
+def test_short_functions_are_left_out(body: str) -> None:
     assert not list(functions(f"def few(numbers):\n    {body}\n"))
     assert list(functions("def few(numbers):\n    return len(numbers) + 1, numbers\n"))
 

@@ -116,7 +116,7 @@ def test_keys_of_records_are_guessed_too(write: Write) -> None:
     assert rows.mapping == {"source": "translation.en", "target": "translation.fr"}
 
 
-def test_what_is_unclear_names_the_columns_that_may_be_meant(write: Write) -> None:
+def test_an_unclear_column_is_an_error_that_names_the_candidates(write: Write) -> None:
     two = write("a.csv", table(IDS, TEXTS, TEXTS[::-1], MOODS, header="id,front,back,mood"))
     with pytest.raises(HeedfulError, match=r"'text' may be the column 'front' or 'back'; .*--data\.columns") as caught:
         read(two, CLASSES)

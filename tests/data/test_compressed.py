@@ -79,7 +79,7 @@ def test_zst_decompresses_little_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", PACK)
-def test_what_is_read_is_what_was_packed(tmp_path: Path, kind: str) -> None:
+def test_compressed_files_are_read_whole(tmp_path: Path, kind: str) -> None:
     lines = [f"line {number} é {'x' * (number % 97)}" for number in range(5000)]
     path = tmp_path / f"text.txt{kind}"
     whole = "\n".join(lines).encode()

@@ -44,7 +44,7 @@ def test_the_counts_are_the_originals(tokens: int, hidden: int, spans: int) -> N
     assert flags[-1]
 
 
-def test_what_is_asked_for_is_hidden() -> None:
+def test_the_share_that_is_hidden() -> None:
     assert replace(HIDE, share=0.5, length=5).counts(100) == (50, 10)
     assert replace(HIDE, share=0.999, length=1).counts(100) == (99, 1)  # between two spans something is shown
     assert replace(HIDE, share=0.6, length=1).counts(10) == (6, 4)

@@ -96,7 +96,7 @@ def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.Monke
         split_documents(rows[:3], None, 0)
 
 
-def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_byte_is_an_error_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [b"plain text here\n"] * 200
     lines[150] = b"fa\xe7ade\n"
     with pytest.raises(HeedfulError, match=r"byte 0xe7 at byte 3 of the line\), in .*sea.txt:151; convert"):
@@ -106,7 +106,7 @@ def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.
         in_pieces(monkeypatch, made(tmp_path, b"".join(lines)))
 
 
-def test_a_file_that_is_gone_or_another_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_gone_or_another_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = in_pieces(monkeypatch, made(tmp_path))[3]
     made(tmp_path, b"\xff" * 9000)
     with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*; start the run again"):
@@ -140,7 +140,7 @@ def test_a_model_learns_from_them_as_from_the_whole(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("task", ["text-generation", "fill-mask"])
-def test_what_is_held_back_of_them_is_measured(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_back_texts_are_measured(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = made(tmp_path)
     monkeypatch.setattr(texts_on_disk, "LARGE", 1000)
     preset = "gpt-micro" if task == "text-generation" else "bert-tiny"

@@ -48,7 +48,7 @@ def test_every_part_shows_every_digit_and_the_full_range(sets: dict[str, list[di
         assert (pixels.dtype, pixels.min(), pixels.max()) == (np.uint8, 0, 255)
 
 
-def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_digits_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HeedfulError, match="unknown argument 'roman', in builtin:digits/roman; write builtin:digits"):
         digits.rows("roman", "train")
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)

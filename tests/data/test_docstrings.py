@@ -98,7 +98,7 @@ def test_families_by_hand() -> None:
     assert docstrings._families(texts) == [0, 0, 2, 0, 4, 4]
 
 
-def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detail = "The detail tells a good deal more, in twelve words, of what it does.\n"
     (tmp_path / "good.py").write_text(f'def f(a, *b, c=1, **d):\n    """Do a thing.\n\n    {detail}    """\n')
     (tmp_path / "bad.py").write_text("def f(:\n")

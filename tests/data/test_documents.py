@@ -108,7 +108,7 @@ def test_a_folder_is_all_text_in_it(tmp_path: Path) -> None:
     assert texts([tmp_path / "a", tmp_path / "b.txt"]) == ["C", "Z", "B"]
 
 
-def test_what_is_broken_in_a_folder_is_still_said(tmp_path: Path) -> None:
+def test_broken_files_of_a_folder_are_errors(tmp_path: Path) -> None:
     make(tmp_path, {"a.txt": "A", "b.jsonl": '{"text": "J1"}\n{"words": "J2"}\n'})
     assert f"no column 'text' among 'words', in {tmp_path}/b.jsonl:2;" in said(tmp_path)
     make(tmp_path, {"b.jsonl": '{"text": "J1"', "c.gz": b"x"})
@@ -117,14 +117,14 @@ def test_what_is_broken_in_a_folder_is_still_said(tmp_path: Path) -> None:
     assert f"{tmp_path}/c.gz is not a complete .gz file" in said(tmp_path)
 
 
-def test_what_is_no_file_in_a_folder_is_passed_over(tmp_path: Path) -> None:
+def test_pipes_and_broken_links_of_a_folder_are_skipped(tmp_path: Path) -> None:
     make(tmp_path, {"a.txt": "A"})
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     assert texts(tmp_path) == ["A"]
 
 
-def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, {"a.txt": "A", "closed/b.txt": "B"})
     scandir = os.scandir
 
@@ -178,13 +178,13 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_no_text_is_said(tmp_path: Path, case: str) -> None:
+def test_files_without_text_are_errors(tmp_path: Path, case: str) -> None:
     content, expected = BROKEN[case]
     make(tmp_path, {"a.txt": content})
     assert expected.replace("{path}", f"{tmp_path}/a.txt") in said(tmp_path / "a.txt")
 
 
-def test_folders_without_text_and_wrong_sources_are_said(tmp_path: Path) -> None:
+def test_folders_without_text_and_wrong_sources_are_errors(tmp_path: Path) -> None:
     assert f"no text, in {tmp_path};" in said(tmp_path)
     make(tmp_path, {"a.png": b"\0", "b.txt": ""})
     assert f"only blank or unreadable texts (2), in {tmp_path};" in said(tmp_path)

@@ -47,7 +47,7 @@ class Box:
 '''
 
 
-def test_what_is_taken_of_a_file(tmp_path: Path) -> None:
+def test_functions_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "boxes.py"
     file.write_text(SOURCE, encoding="utf-8")
     found = {name: (text, source) for text, source, name in functions._functions_of_file(str(file), "boxes")}

@@ -76,7 +76,7 @@ def test_inputs_for_prediction_are_those_of_the_test_split(asked: Asked, tmp_pat
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_parts_are_told_by_names(asked: Asked, tmp_path: Path, layout: str) -> None:
+def test_splits_are_recognized_by_their_names(asked: Asked, tmp_path: Path, layout: str) -> None:
     put(tmp_path, **LAYOUTS[layout])
     assert splits("hub:org/set") == ("train", "valid")
     assert texts("hub:org/set") == texts("hub:org/set", split="train") == ["a", "b", "c"]
@@ -117,7 +117,7 @@ def test_json_lines_are_read_where_there_is_no_parquet(asked: Asked, tmp_path: P
     assert texts("hub:org/set") == ["a"]
 
 
-def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
+def test_unreadable_sets_are_errors(asked: Asked, tmp_path: Path) -> None:
     with pytest.raises(
         HeedfulError, match=r"cannot get the data set org/none: the Hub has no such repository; check the name"
     ):
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
         read("hub:org/bare", ["text"])
 
 
-def test_shards_with_other_columns_are_said(asked: Asked, tmp_path: Path) -> None:
+def test_shards_with_other_columns_are_errors(asked: Asked, tmp_path: Path) -> None:
     put(tmp_path, train__0=["a"])
     pq.write_table(
         pa.table({"text": ["b"], "label": ["x"], "text_pair": ["c"]}), tmp_path / "hub/org/set/train/1.parquet"

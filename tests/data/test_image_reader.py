@@ -158,7 +158,7 @@ def test_folders_without_images_or_labels(tmp_path: Path) -> None:
     assert splits([f"{tmp_path}/absent"]) == splits([f"{tmp_path}/absent.npz"]) == splits([str(tmp_path)] * 2) == ()
 
 
-def test_what_cannot_be_asked_for_with_images(tmp_path: Path) -> None:
+def test_texts_beside_images_are_refused(tmp_path: Path) -> None:
     assert "images cannot be read with the columns image, label, text;" in said(
         str(tmp_path), {**COLUMNS, "text": "text"}
     )

@@ -57,7 +57,7 @@ def test_fitted_by_cropping() -> None:
     assert np.abs(resize(pixels, 16, "crop", "bicubic").astype(int) - resized).max() <= 1
 
 
-def test_what_fits_stays() -> None:
+def test_an_image_of_the_right_size_stays() -> None:
     pixels = images(1, 3, 9, 9)[0].transpose(1, 2, 0)
     for how in ("stretch", "crop"):
         same = resize(pixels, 9, how)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_orientation_is_applied(orientation: int) -> None:
         assert np.array_equal(picture.pixels(), np.rot90(COLOUR, -1))
 
 
-def test_what_is_transparent_lies_on_white() -> None:
+def test_transparency_becomes_white() -> None:
     alpha = np.tile(np.array([0, 128, 255], np.uint8), (4, 1))
     for channels in (1, 3):
         array = np.dstack([np.full((4, 3), 40, np.uint8)] * channels + [alpha])
@@ -179,7 +179,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_broken_is_said(tmp_path: Path, case: str) -> None:
+def test_broken_images_are_errors(tmp_path: Path, case: str) -> None:
     content, expected = BROKEN[case]
     path = tmp_path / "a.png"
     path.write_bytes(content)
@@ -217,7 +217,7 @@ def test_damaged_exif_does_not_matter() -> None:
     assert LazyImage.of(stored).pixels().shape == (5, 7, 3)
 
 
-def test_what_is_no_image(tmp_path: Path) -> None:
+def test_paths_without_images_are_errors(tmp_path: Path) -> None:
     assert f"{tmp_path} is a folder, but a file is expected" in said(tmp_path)
     assert "empty" in said("")
     assert "' '" in said(" ")

@@ -76,7 +76,7 @@ def test_no_function_and_no_answer_is_in_two_parts(sets: dict[str, list[dict[str
     assert len({(row["question"], row["context"]) for row in rows}) == len(rows)
 
 
-def test_what_is_read_is_what_is_installed(sets: dict[str, list[dict[str, Any]]]) -> None:
+def test_signatures_are_those_of_the_installed_packages(sets: dict[str, list[dict[str, Any]]]) -> None:
     """The contexts of some well-known functions begin their own docstrings, as Python itself gives them."""
     owners: dict[str, Any] = {name: getattr(torch.nn, name) for name in ("Conv1d", "Dropout", "Embedding", "LSTM")}
     owners |= {name: getattr(np, name) for name in ("linspace", "repeat", "full", "cross", "roll", "tile", "interp")}

@@ -34,7 +34,7 @@ def written(folder: Path, name: str, lines: list[str]) -> str:
         (["nan", "inf", "x", "y"], None),
     ],
 )
-def test_what_no_names_are(values: list[str], expected: str | None) -> None:
+def test_implausible_class_names(values: list[str], expected: str | None) -> None:
     assert implausible_classes(values) == expected
 
 

@@ -334,7 +334,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_broken_is_said(write: Write, case: str) -> None:
+def test_broken_files_are_errors(write: Write, case: str) -> None:
     name, content, expected = BROKEN[case]
     path = write(name, content)
     assert expected.replace("{path}", path) in said(path)
@@ -436,7 +436,7 @@ def test_no_name_is_no_file(source: str | list[str]) -> None:
     assert said(source) == "the file name is empty; give a file, a folder, or a built-in set: builtin:NAME"
 
 
-def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
+def test_refusals_of_the_system_are_errors_of_one_line(tmp_path: Path) -> None:
     path = f"{tmp_path}/{'x' * 300}.tsv"
     assert said(path) == f"{path} cannot be read (File name too long); correct this or give another file"
 
@@ -461,7 +461,7 @@ def test_parallel_files_of_different_length(write: Write) -> None:
     assert f", in {english}:4;" in said([french, english])
 
 
-def test_a_broken_link_is_said(tmp_path: Path) -> None:
+def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").symlink_to("gone.tsv")
     assert said(f"{tmp_path}/a.tsv") == f"{tmp_path}/a.tsv is a broken link, to 'gone.tsv'; correct or remove it"
 

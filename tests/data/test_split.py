@@ -163,7 +163,7 @@ def test_tuples_of_texts_are_values_too() -> None:
         (["a", "b"], 1.5, r"cannot use 1\.5 of 2 rows"),
     ],
 )
-def test_what_cannot_be_split_is_said(texts: list[str], valid: float | int | None, message: str) -> None:
+def test_impossible_splits_are_errors(texts: list[str], valid: float | int | None, message: str) -> None:
     with pytest.raises(HeedfulError, match=message):
         split(rows(texts), valid)
 

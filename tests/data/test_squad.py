@@ -192,7 +192,7 @@ def test_named_columns(tmp_path: Path) -> None:
     assert plain(read(nested, COLUMNS, names=("q.text", "text", "gold"))) == [("Where?", (Span("Rome", 3),))]
 
 
-def test_what_stands_several_times_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_occurs_several_times_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = put(tmp_path, "a.tsv", "Who?\tAnn and Ann.\tAnn\nWho else?\tAnn and Bob.\tBob\n \tno question\tno\n")
     with caplog.at_level(logging.WARNING):
         rows = read(path, COLUMNS)

@@ -177,7 +177,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_wrong_is_said_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_broken_files_are_errors_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     content, expected = BROKEN[name]
     (tmp_path / name).write_text(content)
     said = []

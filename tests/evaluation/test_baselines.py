@@ -290,7 +290,7 @@ def test_a_classifier_learns_from_what_its_model_learned_from(labels: Path, tmp_
     assert told[0] == "48 examples"
 
 
-def test_what_was_held_back_stays_out(labels: Path, tmp_path: Path) -> None:
+def test_held_back_rows_stay_out(labels: Path, tmp_path: Path) -> None:
     folder = folder_of("text-classification", [labels], tmp_path / "run", DataSettings(valid_fraction=0.25))
     pipe = pipeline(None, folder)
     every = read(str(labels), pipe.task.columns)
@@ -317,7 +317,7 @@ def test_training_files_that_are_gone(labels: Path, tmp_path: Path) -> None:
     assert "baseline" not in without
 
 
-def test_what_a_baseline_lacks_is_said_before_the_model_is_scored(
+def test_a_baseline_that_cannot_be_is_refused_before_the_model_is_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [{"prompt": f"the {word}", "completion": "yes"} for word in FRUIT]

@@ -91,7 +91,7 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
     assert 0.015 <= alarms / 400 <= 0.075
 
 
-def test_what_is_better_is_found() -> None:
+def test_the_better_of_two_models_is_found() -> None:
     draw = np.random.default_rng(2)
     found = 0
     for _ in range(40):
@@ -315,7 +315,7 @@ def test_columns_are_named_by_the_flag_that_is_there(folders: Path, tmp_path: Pa
             run()
 
 
-def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> None:
+def test_models_that_cannot_be_compared_are_refused(folders: Path, tmp_path: Path) -> None:
     labels, pairs = str(folders / "labels0"), str(folders / "pairs0")
     data = str(folders / "labels.tsv")
     with pytest.raises(HeedfulError, match=r"labels0 is for text-classification, .*pairs0 for translation; only"):

@@ -182,7 +182,7 @@ def test_a_tokenizer_of_older_files_without_an_unknown_token(tmp_path: Path) -> 
     assert told.sequences_ids[0] == ours.tolist()
 
 
-def test_what_the_engine_cannot_take_is_one_line(tmp_path: Path) -> None:
+def test_models_that_the_engine_cannot_take_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path / "bare")
     with pytest.raises(HeedfulError, match=r"bare has no tokenizer, and CTranslate2 needs its vocabulary"):

@@ -564,7 +564,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_llama_cpp_lacks_is_refused(case: str, tmp_path: Path) -> None:
+def test_models_that_llama_cpp_lacks_are_refused(case: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     one, message = REFUSED[case]
     folder = made(one, tmp_path / "model")

@@ -56,7 +56,7 @@ def test_it_opens_there_with_the_same_logits(model: Path, tmp_path: Path, dtype:
     assert tokenizer("the cat")["input_ids"] == Tokenizer.load(model).encode(["the cat"])[0]
 
 
-def test_what_travels_along(model: Path, tmp_path: Path) -> None:
+def test_files_beside_the_weights(model: Path, tmp_path: Path) -> None:
     told = export(model, "hf", tmp_path / "out")
     written = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "generation_config.json"} <= written
@@ -120,7 +120,9 @@ def test_a_filled_folder_is_not_touched_unless_it_is_meant(model: Path, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]  # nothing is left beside
 
 
-def test_what_fails_leaves_the_folder_as_it_was(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_the_folder_as_it_was(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(source: Path, place: Path) -> None:
         raise KeyboardInterrupt
 

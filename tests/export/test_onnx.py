@@ -120,7 +120,7 @@ def test_other_formats_refuse_a_captioner_in_one_line(
     assert not (tmp_path / name).exists()
 
 
-def test_what_cannot_be_traced_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_tracing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: object, **named: object) -> None:
         raise torch._dynamo.exc.UserError(torch._dynamo.exc.UserErrorType.DYNAMIC_DIM, "no\nway")
 

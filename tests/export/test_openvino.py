@@ -262,7 +262,7 @@ def test_an_adapted_model_and_the_files_beside(tmp_path: Path) -> None:
         assert close(run(opened(tmp_path / "out" / "openvino_model.xml"), **given), model.eval()(ids))
 
 
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     save(randomised(CASES["pictures"]), tmp_path / "model")
     with pytest.raises(HeedfulError, match="unknown quantization 'q8_0' of --to openvino"):

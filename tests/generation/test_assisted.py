@@ -71,7 +71,7 @@ def test_the_model_is_called_less_often(prompts):
     assert len(calls) == 5  # the prompt, then 23 tokens of which 6 are chosen at a time
 
 
-def test_what_was_said_is_found_again(prompts):
+def test_earlier_words_are_proposed_again(prompts):
     """A random model soon says the same again, and what it said is found: fewer calls than tokens."""
     model, calls = heedful.create(presets.gpt2(16, 1, 2, 40, 64), seed=0).double(), []
     ids = torch.arange(10, 30)[None].repeat(1, 2)[:, :22]
@@ -192,7 +192,7 @@ def test_the_assistant_is_left_as_it_was(pairs, prompts):
     assert all(part.training for part in other.modules())
 
 
-def test_what_does_not_fit_is_one_line(pairs, prompts):
+def test_wrong_assistants_are_refused(pairs, prompts):
     model, (ids, mask) = pairs["gpt2"](1).ours, prompts([7, 2])
     marian = pairs["marian"](1).ours
     small = heedful.create(presets.gpt2(16, 1, 2, 40, 12), seed=0).double()

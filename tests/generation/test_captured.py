@@ -162,7 +162,7 @@ def test_threads(captures: Captures) -> None:
     assert len(captures) == 1
 
 
-def test_what_is_not_captured(captures: Captures) -> None:
+def test_methods_that_are_not_captured(captures: Captures) -> None:
     model, plain, rows = marked("rotary"), model_of("rotary"), prompts()
     for options in ({"penalty_alpha": 0.6, "top_k": 4}, {"prompt_lookup_num_tokens": 3}, {"assistant_model": plain}):
         expected = plain.generate(*rows, max_new_tokens=8, **options)
@@ -225,7 +225,7 @@ def test_copies_begin_without_graphs_and_graphs_go_with_the_model(captures: Capt
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted\nmore"), torch.OutOfMemoryError("CUDA")])
-def test_a_step_that_cannot_be_captured_is_told_once(
+def test_a_step_that_cannot_be_captured_is_a_single_warning(
     error: RuntimeError, captures: Captures, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, rows = marked("rotary"), prompts()
@@ -271,7 +271,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_what_a_capture_forbids_is_found_before_it(inference: bool) -> None:
+def test_operations_that_a_capture_forbids_are_found_before_it(inference: bool) -> None:
     with torch.inference_mode(inference):
         for function in FORBIDDEN.values():
             with captured.NoHostAccess(), pytest.raises(RuntimeError, match=r"makes the host wait|copies between the"):

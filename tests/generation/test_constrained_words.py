@@ -157,7 +157,7 @@ def test_recording(pairs, prompts):
         ({"force_words_ids": [[]], "top_p": 0.5}, "force_words_ids is [[]]"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(call, words):
+def test_wrong_words_are_refused(call, words):
     with pytest.raises(HeedfulError) as caught:
         resolve(call)
     assert words in str(caught.value)

@@ -242,7 +242,7 @@ def test_an_older_word_for_a_forced_start(marian):
     assert load(folder).generation["forced_bos_token_id"] == theirs.generation_config.forced_bos_token_id == 9
 
 
-def test_what_is_read_is_written(marian, tmp_path):
+def test_constraints_that_are_read_are_written(marian, tmp_path):
     transformers = pytest.importorskip("transformers")
     _, folder = marian
     keys(folder, **OLD)

@@ -100,7 +100,7 @@ def test_recording(pairs, prompts, family):
         assert_close(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:])
 
 
-def test_what_it_goes_with():
+def test_options_beside_contrastive_search():
     assert resolve({"penalty_alpha": 0.6, "top_k": 4}).method == "contrastive"
     assert resolve({}, {"penalty_alpha": 0.6, "top_k": 4}).method == "contrastive"
     assert resolve({"num_beams": 2}, {"penalty_alpha": 0.6, "top_k": 4}).method == "beam"
@@ -122,7 +122,7 @@ def test_what_it_goes_with():
         ({"penalty_alpha": 0.6, "top_k": 4, "num_return_sequences": 2}, "has no effect on contrastive decoding"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(call, words):
+def test_wrong_options_are_refused(call, words):
     with pytest.raises(HeedfulError) as caught:
         resolve(call)
     assert words in str(caught.value)

@@ -155,7 +155,7 @@ def test_recording(pairs, prompts, family):
         ),
     ],
 )
-def test_what_makes_no_sense_is_one_line(call, words):
+def test_wrong_options_are_refused(call, words):
     with pytest.raises(HeedfulError) as caught:
         resolve(call)
     assert words in str(caught.value)

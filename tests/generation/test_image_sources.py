@@ -126,7 +126,7 @@ def test_an_optimised_model_generates_what_its_logits_say(dtype: str) -> None:
         assert expected == plain
 
 
-def test_what_cannot_be_is_refused(model: Any) -> None:
+def test_wrong_sources_are_refused(model: Any) -> None:
     ids = torch.tensor([[1, 2, 3]])
     for arguments, options, words in [
         ((ids,), {}, "the model reads images, but the source is torch.int64"),

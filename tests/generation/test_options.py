@@ -77,7 +77,7 @@ def test_the_call_goes_over_the_folder():
         ({"do_sample": 1}, "do_sample is 1"),
     ],
 )
-def test_what_makes_no_sense_is_one_clear_line(call, words):
+def test_wrong_options_are_refused(call, words):
     with pytest.raises(HeedfulError) as caught:
         resolve(call)
     assert words in str(caught.value)
@@ -107,7 +107,7 @@ def test_stop_strings_are_one_or_several():
     assert resolve({"stop_strings": None}, {"stop_strings": None}).stop_strings == ()
 
 
-def test_what_transformers_writes_for_itself_is_no_option():
+def test_keys_that_transformers_writes_for_itself_are_no_options():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
     written = transformers.GPT2LMHeadModel(config).generation_config.to_diff_dict()
@@ -149,7 +149,7 @@ def test_every_default_of_transformers_is_understood():
         ("guidance_scale", 1.5),
     ],
 )
-def test_what_a_folder_asks_for_and_we_do_not_speak_is_refused_by_name(key, value):
+def test_unsupported_options_of_a_folder_are_refused_by_name(key, value):
     with pytest.raises(HeedfulError, match=f"generation config sets {key}=.*; {key} is not supported") as caught:
         resolve({}, {key: value})
     assert "\n" not in str(caught.value)

@@ -24,7 +24,7 @@ def test_whole_characters_only(before):
     assert made == list(TEXT * 3)
 
 
-def test_what_never_becomes_a_character_comes_at_the_end():
+def test_incomplete_characters_come_at_the_end():
     assert list(pieces(utf8, b"", b"a\xe2\x82")) == ["a", "�"]
     assert list(pieces(utf8, b"", b"a\xe2\x82b")) == ["a", "�b"]
     assert list(pieces(utf8, b"", "a�b".encode())) == ["a", "�b"]  # a person's own

@@ -87,7 +87,7 @@ def test_a_prompt_comes_back_as_it_was(name):
         assert pipe.task.prompt_ids([case["text"]]) == [case["ids"]]
 
 
-def test_a_story_is_told_without_saying_anything_twice(capsys):
+def test_a_story_without_repeated_pairs_of_words(capsys):
     folder = folder_of("stories15M")
     asked = ["--max-length", "100", "--no-repeat-ngram-size", "2", "--top-k", "50", "--top-p", "0.95"]
     told = set()

@@ -175,7 +175,7 @@ def test_half_precision_scores_in_float32(prompts):
     assert decode(model, *prompts([5, 3]), max_new_tokens=4, num_beams=2).scores.dtype == torch.float32
 
 
-def test_what_cannot_generate_says_so():
+def test_models_that_cannot_generate_are_refused():
     with pytest.raises(HeedfulError, match="'encoder' model"):
         generate(heedful.create("bert-tiny"), torch.tensor([[1]]))
     with pytest.raises(HeedfulError, match="'sequence' head"):

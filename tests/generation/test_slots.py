@@ -459,7 +459,7 @@ def test_options_that_no_slot_has(options: dict[str, Any], name: str) -> None:
     assert decoder.free == 2
 
 
-def test_what_does_not_fit() -> None:
+def test_requests_that_do_not_fit_are_refused() -> None:
     decoder = SlotDecoder(model_of("rotary"), slots=1, capacity=50)
     with pytest.raises(HeedfulError, match="has 30 tokens and may get 22 more, but a slot has room for 50"):
         decoder.join([20] * 30, resolve({}), limit=22)

@@ -461,7 +461,7 @@ def test_the_loss_of_pairs_with_scores_is_that_of_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
-def test_a_run_rounds_float32_products_unless_it_is_told_not_to(
+def test_a_run_rounds_float32_products_by_default(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner, allowed = Loop._step, []

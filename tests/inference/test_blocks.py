@@ -74,7 +74,7 @@ def test_an_iterator_is_read_as_it_is_answered(monkeypatch: pytest.MonkeyPatch) 
         assert mine == whole | {"score": approx(whole["score"], "layer")}
 
 
-def test_what_is_one_input_and_what_are_several() -> None:
+def test_one_input_and_several() -> None:
     pipe = Pipeline(*made("text-classification"))
     assert isinstance(pipe("the saw"), dict)
     assert isinstance(pipe(["the saw"]), list)

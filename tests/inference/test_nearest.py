@@ -101,7 +101,7 @@ def test_an_index_is_saved_and_opened_again(pipe: Pipeline, folder: Path, tmp_pa
     assert Index.open(tmp_path / "empty", pipe).nearest("a", 3) == []
 
 
-def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
+def test_damaged_indices_are_refused(pipe: Pipeline, tmp_path: Path) -> None:
     made = tmp_path / "index"
 
     def refused(said: str) -> None:

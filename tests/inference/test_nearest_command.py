@@ -46,7 +46,7 @@ def test_the_text_itself_is_nearest(folder: Path, capsys: pytest.CaptureFixture[
     }
 
 
-def test_the_column_of_a_table_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_column_of_a_table_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["nearest", str(folder / "model"), "three five", "--among"]
     assert cli.main([*command, str(folder / "pairs.tsv"), "--json"]) == 0
     assert f"searches column text of {folder / 'pairs.tsv'}" in capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_vectors_are_kept(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["one", "--index", "{texts}", "--column", "x"], "--among"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_wrong_arguments_are_errors_of_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
 ) -> None:
     words = [word.format(texts=folder / "texts.txt") for word in given]

@@ -83,7 +83,7 @@ def test_standard_input(
         assert text.splitlines()[1] == ""
 
 
-def test_log_probabilities_are_told_in_json(
+def test_log_probabilities_are_in_the_json(
     folders: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = folders["text-generation"]
@@ -98,7 +98,7 @@ def test_log_probabilities_are_told_in_json(
 
 
 @pytest.mark.parametrize("seed", [[], ["--seed", "7"]])
-def test_what_is_drawn_is_drawn_again(
+def test_samples_are_repeatable(
     folders: dict[str, Path],
     here: Path,
     capsys: pytest.CaptureFixture[str],

@@ -294,7 +294,7 @@ def test_nothing_is_mixed(echo: Echo, change: Callable[[], object], what: str) -
     assert len(Path("y.jsonl").read_text().splitlines()) == 20 + (what == "input")
 
 
-def test_what_is_there_is_not_lost(echo: Echo) -> None:
+def test_existing_files_are_not_lost(echo: Echo) -> None:
     Path("x.txt").write_text(lines(20))
     quietly("x.txt")
     with pytest.raises(HeedfulError, match=r"y.jsonl exists; --overwrite replaces it"):
@@ -443,7 +443,7 @@ def test_an_error_of_the_task_names_the_line(echo: Echo) -> None:
     assert Path("y.jsonl").read_text().count("\n") == 30
 
 
-def test_what_is_refused_at_once_leaves_no_file(echo: Echo) -> None:
+def test_refused_inputs_leave_no_file(echo: Echo) -> None:
     def refuse(inputs: Sequence[Any]) -> None:
         raise HeedfulError("this text is none; give another")
 

@@ -235,7 +235,7 @@ def test_sequences_in_several_calls_count_alike() -> None:
         assert_close(value, whole[path])
 
 
-def test_what_never_ran_is_worth_nothing() -> None:
+def test_parts_that_never_ran_have_no_importance() -> None:
     model = heedful.create("transformer-tiny", seed=0)
     found = head_importance(model, lambda: model.encode(torch.tensor([[3, 5]])).square().sum())
     assert found["decoder.block.0.cross_attention"].eq(0).all()
@@ -274,7 +274,7 @@ def test_the_weakest_heads_are_pruned() -> None:
         ({"what": "layers", "layers": [2]}, "no block 2"),
     ],
 )
-def test_what_cannot_be_ablated_is_one_line(options: dict[str, Any], said: str) -> None:
+def test_wrong_ablations_are_refused(options: dict[str, Any], said: str) -> None:
     model = small()
     with pytest.raises(HeedfulError, match=said) as error:
         ablate(model, lambda: losses(model).sum(), **options)

@@ -19,7 +19,7 @@ def test_both_times() -> None:
     assert align(pattern, when="input") == [(0, 1), (1, 2), (1, 3)]
 
 
-def test_what_is_no_word_is_never_linked() -> None:
+def test_the_end_token_is_never_linked() -> None:
     """The end mark takes most of the weight, as it often does; it is passed over, not linked."""
     pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.1, 0.6], [0.0, 0.0, 1.0]])
     assert align(pattern) == [(2, 1), (2, 2)]

@@ -130,7 +130,7 @@ def test_words_of_a_published_model(shared_data: Callable[[str], Path]) -> None:
         (lambda: cosine_similarity(torch.randn(2, 3), torch.randn(2, 4)), "vectors of 3 and of 4 numbers"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(call: Callable[[], Any], said: str) -> None:
+def test_wrong_comparisons_are_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(HeedfulError, match=said) as error:
         call()
     assert "\n" not in str(error.value)

@@ -228,7 +228,7 @@ def test_expected_keys_of_ones_own() -> None:
         find_heads(heedful.create("transformer-tiny", seed=0), SOURCE, TARGET, by=torch.ones(2, 6, 6))
 
 
-def test_what_nobody_may_see_scores_nothing() -> None:
+def test_masked_keys_score_nothing() -> None:
     """Expected is the next token, too, in a model that sees no later ones: one key of two can have weight."""
     model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[5, 6, 7]])
     expected = torch.zeros(1, 3, 3)

@@ -32,7 +32,7 @@ def test_a_masked_head_is_a_head_without_output_weights() -> None:
 
 
 @torch.no_grad()
-def test_what_is_recorded_is_what_the_model_went_on_with() -> None:
+def test_the_record_has_the_changed_tensors() -> None:
     """Whichever was entered first; several changes in their order."""
     model = gpt()
     for first in (True, False):
@@ -177,7 +177,7 @@ def test_a_compiled_model_is_seen_and_changed() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_raises(given: dict[str, object], said: str) -> None:
+def test_wrong_interventions_are_refused(given: dict[str, object], said: str) -> None:
     model = gpt()
     with pytest.raises(HeedfulError, match=said), intervene(model, **given):
         model(IDS)

@@ -103,7 +103,7 @@ def test_the_bias_of_a_scheme_of_ones_own() -> None:
         (lambda: position_similarity(torch.nn.Linear(2, 2)), "no stack of blocks"),
     ],
 )
-def test_what_is_not_there_is_one_line(call: Callable[[], Any], said: str) -> None:
+def test_missing_tables_are_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(HeedfulError, match=said) as error:
         call()
     assert "\n" not in str(error.value)

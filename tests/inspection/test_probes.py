@@ -102,7 +102,7 @@ def test_a_probe_of_ones_own_is_neither_ignored_nor_lost(own: Any) -> None:
     assert is_left_alone(model)
 
 
-def test_what_is_put_there_meanwhile_stays() -> None:
+def test_a_kernel_that_is_set_meanwhile_stays() -> None:
     model = gpt()
     with record(model):
         model(IDS)
@@ -200,7 +200,7 @@ def test_a_pattern_is_changed_in_half_precision(position: Any) -> None:
     torch.testing.assert_close(seen[f"{FIRST}mixed"], kernel[f"{FIRST}mixed"], atol=0.02, rtol=0.02)
 
 
-def test_what_was_seen_in_inference_mode_may_be_learned_from() -> None:
+def test_tensors_recorded_in_inference_mode_may_be_trained_on() -> None:
     model = gpt()
     with torch.inference_mode(), record(model, EVERY) as seen, observe(model, lambda *found: parts.append(found[1])):
         parts: list[Tensor] = []

@@ -288,7 +288,7 @@ def test_a_layout_that_can_say_the_sizes_opens_in_transformers(
     assert (ours - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_what_a_folder_told_stays_with_the_model(tmp_path: Path) -> None:
+def test_labels_of_a_folder_stay_with_the_pruned_model(tmp_path: Path) -> None:
     model = heedful.create("bert-tiny", head="sequence", num_labels=3, seed=0)
     model.labels = ["no", "yes", "what"]
     model.save_pretrained(tmp_path / "large")
@@ -408,7 +408,7 @@ def test_nothing_asked_is_a_copy() -> None:
         (pair(), {"heads": {"decoder.block.0.attention": [0], "decoder.block.1.attention": [0]}}, "would keep"),
     ],
 )
-def test_what_cannot_be_pruned_is_one_line(config: Any, parts: dict[str, Any], said: str) -> None:
+def test_wrong_prunings_are_refused(config: Any, parts: dict[str, Any], said: str) -> None:
     with pytest.raises(HeedfulError, match=said) as error:
         prune(build(config), **parts)
     assert "\n" not in str(error.value)

@@ -148,7 +148,7 @@ def test_wrappers_leave_no_trace_in_paths() -> None:
         ({"heads": [4]}, "no head 4"),
     ],
 )
-def test_what_is_not_there_raises(options: dict[str, object], said: str) -> None:
+def test_missing_tensors_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(HeedfulError, match=said), heedful.record(heedful.create("gpt-micro", seed=0), **options):
         pass
 

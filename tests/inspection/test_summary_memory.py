@@ -75,7 +75,7 @@ def peak(model: nn.Module, inputs: list[Tensor]) -> int:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_training_keeps_is_what_autograd_saves(name: str) -> None:
+def test_the_memory_of_training_is_what_autograd_saves(name: str) -> None:
     info = heedful.summary(CONFIGS[name], batch=2)
     assert saved(*real(CONFIGS[name], info, torch.float32)) == info.memory["float32"].backward
     # kernels on the CPU keep a norm's statistics in the half type too, those on the meta device in float32

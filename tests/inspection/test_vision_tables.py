@@ -94,7 +94,7 @@ def test_positions_on_the_grid() -> None:
         (lambda: patch_position_similarity(made(position=RotaryPosition())), "'rotary' positions add no rows"),
     ],
 )
-def test_what_is_not_there_is_one_line(call: Callable[[], Any], said: str) -> None:
+def test_missing_tables_of_images_are_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(HeedfulError, match=said) as error:
         call()
     assert "\n" not in str(error.value)

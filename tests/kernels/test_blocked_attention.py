@@ -105,7 +105,7 @@ def test_attention_is_in_bfloat16_under_autocast(rate: float, always: None) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [None, "causal"])
-def test_what_lay_in_the_memory_before_is_not_read(mask: Any, dtype: torch.dtype, always: None) -> None:
+def test_uninitialised_memory_is_not_read(mask: Any, dtype: torch.dtype, always: None) -> None:
     """Products go into tensors whose numbers nobody has set: here PyTorch makes them NaN."""
     q, k, v = (torch.randn(3, 2, 7, 8).to(dtype).requires_grad_() for _ in range(3))
     expected = explicit_attention(q, k, v, mask, 0.3)
@@ -186,7 +186,7 @@ def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:
     assert_close(blocked_attention(q, k, v, None, 0.3), fused_attention(q, k, v, None, 0.3))
 
 
-def test_what_was_exchanged_stays() -> None:
+def test_an_exchanged_attention_stays() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64), seed=0)
     model.decoder.block[0].attention.attend = explicit_attention
     apply_plan(model, "cpu-training")

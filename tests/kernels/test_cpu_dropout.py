@@ -61,7 +61,7 @@ def test_numbers_are_a_function_of_the_seed() -> None:
     assert not torch.equal(first, second)
 
 
-def test_what_is_forgotten_is_dropped_alike_again() -> None:
+def test_recomputed_blocks_drop_the_same() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0).double().train()
     apply_plan(model, "cpu-training")
     ids = torch.randint(50, (16, 64), generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def test_little_is_dropped_as_pytorch_does(drawn: list[Tensor]) -> None:
     assert drawn == []
 
 
-def test_what_was_exchanged_stays() -> None:
+def test_an_exchanged_dropout_stays() -> None:
     class Louder(Dropout):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)

@@ -55,7 +55,7 @@ check(not FreeMemory(2**27).release_if_grown())
 """
 
 
-def test_what_is_kept_between_tensors_is_handed_back_where_it_is_much() -> None:
+def test_much_free_memory_is_returned() -> None:
     done = subprocess.run([sys.executable, "-c", GAPS], capture_output=True, text=True, check=False)
     if done.returncode == 3:
         pytest.skip("no glibc here, whose memory could be kept")

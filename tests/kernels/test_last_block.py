@@ -181,7 +181,7 @@ def test_a_sequence_without_a_token_leaves_the_others_alone() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["pattern", "mixed", "activation", "stream", "hidden"])
-def test_what_is_recorded_is_whole(name: str) -> None:
+def test_records_are_whole(name: str) -> None:
     model, ids = encoder(SequenceHead(labels=3)), torch.randint(20, REAL.shape)
     made = reading(model)
     with heedful.record(model, name) as expected:

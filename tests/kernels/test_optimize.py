@@ -232,7 +232,7 @@ def test_generation_of_a_prepared_model() -> None:
             assert torch.equal(plain.generate(ids, mask, **settings), fast.generate(ids, mask, **settings))
 
 
-def test_what_is_recorded_stays() -> None:
+def test_records_are_the_same() -> None:
     ids = torch.randint(3, 101, (2, 7))
     plain, fast = small("gpt2").double(), optimize(small("gpt2"), "float64")
     names = ["pattern", "query", "key", "value", "mixed", "activation", "sum", "hidden", "logits"]

@@ -275,7 +275,7 @@ def test_a_block_with_a_forward_of_its_own_is_named(option: str) -> None:
         apply_training_plan(model, **{option: True})
 
 
-def test_what_is_recorded_is_the_same_under_a_plan_that_comes_meanwhile() -> None:
+def test_records_are_the_same_under_a_plan_that_comes_meanwhile() -> None:
     model = encoder().eval()
     with heedful.record(model, "pattern") as expected:
         model(IDS)

@@ -175,7 +175,7 @@ def test_a_cache_is_filled_as_ever() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["pattern", "query", "activation", "hidden", "sum", "stream"])
-def test_what_is_recorded_has_its_rows_and_columns(name: str) -> None:
+def test_records_have_rows_and_columns(name: str) -> None:
     model = loud(heedful.create("bert-tiny", seed=0), std=0.1)
     ids = torch.randint(100, REAL.shape)
     with heedful.record(model, name) as expected:
@@ -191,7 +191,7 @@ def test_what_is_recorded_has_its_rows_and_columns(name: str) -> None:
 
 
 @torch.no_grad()
-def test_what_is_changed_is_changed() -> None:
+def test_interventions_have_an_effect() -> None:
     model = loud(heedful.create("bert-tiny", seed=0), std=0.1)
     ids = torch.randint(100, REAL.shape)
     made = copy.deepcopy(model)

@@ -207,7 +207,7 @@ def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
 
 
 @pytest.mark.usefixtures("foreign", "small")
-def test_what_is_frozen_gets_no_gradient() -> None:
+def test_frozen_weights_get_no_gradient() -> None:
     linear = Linear(7, 9)
     linear.weight.requires_grad_(False)
     apply_training_plan(linear)

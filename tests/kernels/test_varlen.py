@@ -237,7 +237,7 @@ def test_a_bias_on_the_scores_stays_a_mask(position: Any, family: str, reference
     ],
     ids=["packed", "whole mask", "cache", "one token", "heads of 12", "heads of 200"],
 )
-def test_what_the_kernel_does_not_take(
+def test_inputs_that_the_kernel_does_not_take(
     options: dict[str, Any], run: Callable[[Any], Tensor], reference: Reference
 ) -> None:
     model = model_of("decoder", **options)

@@ -256,7 +256,7 @@ def test_prefix_mask(side: str) -> None:
         assert not mask[row][:, ~kept].any()
 
 
-def test_what_is_refused() -> None:
+def test_wrong_masks_are_refused() -> None:
     model, ids = decoder(), ids_of()
     for mask in (torch.ones(B, T, T), torch.ones(B, T, T - 1, dtype=torch.bool), torch.ones(2, T, T, dtype=torch.bool)):
         with pytest.raises(HeedfulError, match=r"a mask of three axes is .* a boolean tensor of shape \(3, 7, 7\)"):

@@ -96,7 +96,7 @@ def test_a_standard_error_is_that_of_the_formula(right: float) -> None:
     assert found == pytest.approx(100 * math.sqrt(right * (1 - right) / 1000), rel=0.06)
 
 
-def test_what_has_no_standard_error_has_none() -> None:
+def test_metrics_without_a_standard_error_have_none() -> None:
     assert standard_error(rate([1]), "accuracy") == 0.0
     assert standard_error(rate([1, 1, 1]), "accuracy") == 0.0
     assert standard_error(rate([1, 0, 1]), "bleu") == 0.0
@@ -119,7 +119,7 @@ def test_every_metric_of_a_translation_and_of_a_classifier_has_one() -> None:
         assert low < middle[name] < high
 
 
-def test_what_is_not_finite_in_every_draw_has_none() -> None:
+def test_a_metric_that_is_not_finite_in_every_draw_has_no_interval() -> None:
     def formula(sums: Any) -> Metrics:
         return {"share": sums[0] / 10, "ratio": sums[0] / sums[1] if sums[1] else math.nan}
 

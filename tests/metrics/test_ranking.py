@@ -38,7 +38,7 @@ def test_correlations_are_scipys(x: list[float], y: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("x", "y"), [([], []), ([1], [2]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [4, 4, 4])])
-def test_what_does_not_vary_is_nothing(x: list[float], y: list[float]) -> None:
+def test_constant_scores_have_no_correlation(x: list[float], y: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ranking.pearson(x, y) == ranking.spearman(x, y) == 0

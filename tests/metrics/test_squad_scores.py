@@ -38,7 +38,7 @@ def compared(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_what_is_compared(text: str) -> None:
+def test_normalized_answers(text: str) -> None:
     assert normalised(text) == " ".join(compared(text))
 
 

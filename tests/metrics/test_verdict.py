@@ -160,7 +160,7 @@ def test_few_examples_cannot_tell() -> None:
     assert verdict(None, "accuracy").kind == "cannot tell"
 
 
-def test_of_few_examples_the_deciding_p_value_is_told() -> None:
+def test_the_p_value_decides_for_few_examples() -> None:
     """Four of 12 predictions differ, all for the better: by chance one time in 2³ (the sign test), as p says."""
     found = verdict(accuracy([1] * 12), "accuracy", baseline=Rival("a linear SVM", first(8, 12)), more="hold back more")
     assert found.difference is not None
@@ -245,7 +245,7 @@ def test_predictions_that_are_all_alike(
         assert (told.kind, told.useful) == (kind, False)
 
 
-def test_still_improving_is_told_beside_the_kind() -> None:
+def test_still_improving_stands_beside_the_kind() -> None:
     assert improving([(10, 2.0), (20, 1.0)])
     assert not improving([(10, 1.0), (20, 2.0)])
     assert not improving([(10, 1.0)])

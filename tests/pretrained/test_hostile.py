@@ -327,7 +327,7 @@ def refuses(folder: Path) -> bool:
     return False
 
 
-def test_whatever_stands_in_the_configuration(gpt: Path) -> None:
+def test_any_value_in_the_configuration(gpt: Path) -> None:
     """A wrong value is one line that says so, or is not needed to read the model; never anything else."""
     path, refused = gpt / "config.json", 0
     right = json.loads(path.read_text())

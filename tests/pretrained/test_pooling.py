@@ -79,7 +79,7 @@ def test_a_pooled_head_is_the_folders(told: dict[str, Any], pooling: str, unit: 
         (["Transformer", "Pooling"], {}, "sets the pooling"),
     ],
 )
-def test_what_is_not_spoken_is_refused(kinds: list[str], told: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_unsupported_poolings_are_refused(kinds: list[str], told: dict[str, Any], said: str, tmp_path: Path) -> None:
     path = folder(tmp_path, kinds, told)
     with pytest.raises(HeedfulError, match=said):
         load(path, head="pooled")
@@ -120,7 +120,7 @@ def test_minilm() -> None:
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 @pytest.mark.parametrize("unit", [True, False])
-def test_what_is_written_is_read_again(pooling: Pooling, unit: bool, tmp_path: Path) -> None:
+def test_a_written_pooling_is_read_again(pooling: Pooling, unit: bool, tmp_path: Path) -> None:
     """In the layout of the body, beside what was there; and over itself."""
     source = folder(tmp_path / "source", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
     body = load(source, head="pooled")

@@ -149,7 +149,7 @@ def test_pixels_are_theirs_to_the_last_bit(
     ("mode", "form"),
     [("L", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("P", "GIF"), ("LA", "PNG"), ("1", "PNG"), ("CMYK", "JPEG")],
 )
-def test_whatever_a_file_holds(mode: str, form: str, tmp_path: Path) -> None:
+def test_every_mode_of_an_image(mode: str, form: str, tmp_path: Path) -> None:
     """Grey, palettes, transparency and ink: after the same decoding, the same pixels."""
     image = photograph(70, 50, mode)
     stream = io.BytesIO()
@@ -185,7 +185,7 @@ def test_a_turned_photograph_is_seen_upright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_what_a_file_leaves_out_is_the_processors_own(name: str, tmp_path: Path) -> None:
+def test_missing_keys_have_the_processors_defaults(name: str, tmp_path: Path) -> None:
     image = photograph(90, 70)
     expected = theirs({"image_processor_type": name}, image, tmp_path)
     assert expected.shape == (1, 3, 224, 224)
@@ -237,7 +237,7 @@ def test_another_size_keeps_the_share_that_is_cut_off() -> None:
         ({"image_std": [0.5, "x", 0.5]}, "image_std is "),
     ],
 )
-def test_what_we_do_not_do_is_refused(said: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_steps_are_refused(said: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     with pytest.raises(HeedfulError, match=message) as caught:
         read_preprocessing(tmp_path)

@@ -152,7 +152,7 @@ def test_our_own_layout(config: Any, tmp_path: Path) -> None:
     assert_same_model(back, model, IDS)
 
 
-def test_what_only_training_sees_travels_too(tmp_path: Path) -> None:
+def test_settings_of_training_are_saved_too(tmp_path: Path) -> None:
     dropout = DropoutRates(embedding=0.1, attention=0.2, hidden=0.3, residual=0.4)
     config = replace(BERT, encoder=replace(BERT.encoder, ff_dim=64, dropout=dropout, init="xavier"))
     assert save(noisy(config), tmp_path) == "bert"

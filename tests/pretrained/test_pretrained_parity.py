@@ -43,7 +43,7 @@ def test_logits_equal_transformers(case: str, stored: Path) -> None:
 
 @every
 @torch.no_grad()
-def test_what_we_write_opens_strictly_in_transformers(case: str, stored: Path, tmp_path: Path) -> None:
+def test_our_folders_open_strictly_in_transformers(case: str, stored: Path, tmp_path: Path) -> None:
     ours = load(stored)
     assert save(ours, tmp_path / "ours") == case.split()[0]
     made = CASES[case][0]

@@ -159,7 +159,7 @@ def test_the_older_spellings_of_rotary_positions(older: dict[str, Any], tmp_path
     assert position == RotaryPosition(length=12, base=50.0, scaling="linear", factor=2.0)
 
 
-def test_llama3_takes_its_original_length_from_the_model_where_none_is_told(tmp_path: Path) -> None:
+def test_llama3_takes_a_missing_original_length_from_the_model(tmp_path: Path) -> None:
     told = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 9.0}
     position = load(edited("llama", {"rope_parameters": told}, tmp_path)).config.decoder.position
     assert position.original_length == 12

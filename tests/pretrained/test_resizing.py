@@ -98,7 +98,7 @@ def test_both_stacks_have_more_positions(tmp_path: Path) -> None:
     assert_close(longer(IDS, IDS), model(IDS, IDS))
 
 
-def test_rotary_positions_are_only_told(tmp_path: Path) -> None:
+def test_rotary_positions_change_only_the_length(tmp_path: Path) -> None:
     config = replace(GPT, decoder=replace(STACK, position=RotaryPosition(length=8)))
     model = kept(config, tmp_path)
     longer = load(tmp_path, positions=100)
@@ -238,7 +238,7 @@ NOTHING: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_what_means_nothing_is_refused(name: str, tmp_path: Path) -> None:
+def test_options_without_meaning_are_refused(name: str, tmp_path: Path) -> None:
     config, options, message = NOTHING[name]
     kept(config, tmp_path)
     with pytest.raises(heedful.HeedfulError, match=message) as error:
@@ -246,7 +246,7 @@ def test_what_means_nothing_is_refused(name: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_what_does_not_fit_is_not_resized(tmp_path: Path) -> None:
+def test_tensors_of_wrong_shapes_are_not_resized(tmp_path: Path) -> None:
     kept(GPT, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"n_positions": 9}))

@@ -234,7 +234,7 @@ def test_shards_pickles_and_names_without_an_owner(hub: Hub, model: Any, tmp_pat
         assert found(ask(hub, tmp_path / "home", FIND, name, HF_HUB_OFFLINE="1")) == folder
 
 
-def test_what_the_hub_refuses_is_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_refusals_of_the_hub_are_one_line(hub: Hub, tmp_path: Path) -> None:
     hub.repositories["org/name"] = {"main": {"config.json": b"{}"}}
     hub.gated.add("org/gated")
     home = tmp_path / "home"
@@ -340,7 +340,7 @@ def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_p
     assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
 
 
-def test_no_folder_of_this_machine_is_told_to_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
+def test_local_paths_are_not_uploaded(hub: Hub, model: Any, tmp_path: Path) -> None:
     train = [str(tmp_path / "secret" / "fr.tsv"), "in/here.tsv", "dates:1000"]
     start, verified = str(tmp_path / "base"), {"model": str(tmp_path / "model"), "checks": [{"name": "logits"}]}
     settings = {"train": train, "valid": None, "out": "runs/mine", "preset": "vit-b/16", "model": {"dropout": 0.1}}
@@ -366,7 +366,7 @@ def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_wrong_uploads_are_errors_of_one_line(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert (
         said(ask(hub, home, PUSH, "org/name"))

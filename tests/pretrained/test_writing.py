@@ -110,7 +110,7 @@ except heedful.HeedfulError as error:
     assert not (tmp_path / "x").exists()
 
 
-def test_what_earlier_weights_leave_behind(tmp_path: Path) -> None:
+def test_files_of_earlier_weights(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.safetensors.bak").write_text("mine")
     for seed, most in enumerate((10**6, 5_000, 3_000, 3_000, 10**6)):

@@ -237,7 +237,7 @@ def answer(server: Running, content: bytes) -> tuple[int, dict[str, str], bytes]
         HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HEAD + b"\r\n",
     ],
 )
-def test_what_is_no_http_has_an_error_of_the_usual_shape(hasty: Running, content: bytes) -> None:
+def test_requests_that_are_no_http_have_an_error_of_the_usual_shape(hasty: Running, content: bytes) -> None:
     status, headers, body = answer(hasty, content)
     assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/json")
     assert headers["x-content-type-options"] == "nosniff"

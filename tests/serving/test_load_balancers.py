@@ -147,7 +147,7 @@ def test_a_client_that_goes_frees_its_slot(replicas: Replicas, kind: str) -> Non
     until(lambda: replicas.live == 0)
 
 
-def test_what_a_full_server_refuses_goes_to_the_other(replicas: Replicas) -> None:
+def test_requests_that_a_full_server_refuses_go_to_the_other(replicas: Replicas) -> None:
     address, one = replicas.balancer("nginx"), replicas.addresses["one"]
     with ExitStack() as stack:
         for number in range(4):  # two are generated, two wait

@@ -325,7 +325,7 @@ def test_the_asynchronous_client(server: Running) -> None:
         ({"num_beams": 2, "temperature": 0.5}, "num_beams"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(server: Running, more: dict[str, Any], param: str) -> None:
+def test_unsupported_fields_are_refused_by_name(server: Running, more: dict[str, Any], param: str) -> None:
     status, error = server.refused("/v1/completions", **{"prompt": "the fig", **more})
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
 
@@ -343,7 +343,7 @@ def test_what_is_not_supported_is_refused_by_name(server: Running, more: dict[st
         ({"messages": TALK, "echo": True}, "echo"),
     ],
 )
-def test_what_a_chat_does_not_support(server: Running, body: dict[str, Any], param: str) -> None:
+def test_unsupported_fields_of_a_chat(server: Running, body: dict[str, Any], param: str) -> None:
     status, error = server.refused("/v1/chat/completions", **body)
     assert (status, error["param"]) == (400, param)
 

@@ -211,7 +211,7 @@ def test_a_collection_of_garbage_leaves_out_what_the_start_made() -> None:
     ("task", "read"),
     [("text-classification", 48), ("summarization", 48), ("text-generation", 48), ("question-answering", 2048)],
 )
-def test_what_is_said_to_be_read_is_what_the_model_reads(task: str, read: int, tmp_path: Path) -> None:
+def test_the_printed_length_is_what_the_model_reads(task: str, read: int, tmp_path: Path) -> None:
     """A context that is split into windows has no limit but the server's."""
     service = Service(heedful.pipeline(None, saved(task, tmp_path / "model", length=48)), "model")
     assert f" {read:,} tokens each" in _head(service, "http://host", has_token=False)

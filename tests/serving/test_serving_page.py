@@ -557,7 +557,7 @@ def test_the_form_follows_from_the_columns(open_page: Open) -> None:
     page.locator(".sent code", has_text="""{"inputs":"one"}""").wait_for(state="attached")
 
 
-def test_what_the_page_holds_is_escaped() -> None:
+def test_the_page_is_escaped() -> None:
     html = serving_page({**INFO, "columns": {"</script><i>": "text"}})
     assert "&lt;i&gt;" in html
     assert "<i>" not in html.replace(asset("serve.js"), "")

@@ -139,7 +139,7 @@ def test_a_run_begun_anew_or_taken_up_is_read_anew(tmp_path: Path) -> None:
     assert runs.as_dict()["runs"] == []
 
 
-def test_curves_are_told_when_they_are_new(tmp_path: Path) -> None:
+def test_new_curves_are_announced(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (begun(tmp_path / name) / "metrics.jsonl").write_text('{"step": 1, "loss": 7.0}\n')
     runs = Runs([str(tmp_path)])
@@ -348,7 +348,7 @@ def test_a_run_that_was_mended_is_readable_again(tmp_path: Path) -> None:
         assert (only(runs)["state"], only(runs)["reason"]) == ("running", None)
 
 
-def test_what_cannot_be_read_by_right_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The superuser may read everything, so that the refusal is made up."""
     begun(tmp_path / "run")
     runs, whole = Runs([str(tmp_path)]), Path.open
@@ -364,7 +364,7 @@ def test_what_cannot_be_read_by_right_is_told(tmp_path: Path, monkeypatch: pytes
     assert (only(runs)["state"], only(runs)["reason"]) == ("running", None)
 
 
-def test_what_a_browser_shows_of_a_run(tmp_path: Path) -> None:
+def test_files_of_a_run_for_a_browser(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
     (tmp_path / "secret.html").write_text("secret")
     for name in ("curve.svg", "watch.html", "mistakes.png", "notes.txt", ".hidden.html"):

@@ -113,9 +113,7 @@ def test_nothing_is_written_and_no_other_site_reads(server: Server) -> None:
     assert "access-control-allow-origin" not in asked(server, "/runs.json")[1]
 
 
-def test_what_a_model_looks_at_is_drawn_when_it_is_asked_for(
-    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_is_drawn_on_demand(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entry() -> dict[str, Any]:
         return dict(server.runs.as_dict()["runs"][0])
 

@@ -81,7 +81,7 @@ def answers(name: str, inputs: list[Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("what", NO_TEXTS)
-def test_what_is_no_input_is_told_in_one_line(name: str, what: str) -> None:
+def test_values_that_are_no_inputs_are_refused_in_one_line(name: str, what: str) -> None:
     one = NO_TEXTS[what]
     if name in ASKED and isinstance(one, str):
         one = {"question": one, "context": one}

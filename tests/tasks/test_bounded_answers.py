@@ -71,7 +71,7 @@ def test_a_thousand_texts_and_one_that_is_absurd(caplog: pytest.LogCaptureFixtur
         assert answers[i].score == approx(alone.score, "layer")
 
 
-def test_nothing_is_said_where_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_where_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     task, model = classifier(max_length=64)
     with caplog.at_level(logging.WARNING):
         task.predict(model, ["an apple", "a saw"])

@@ -239,7 +239,7 @@ def test_epochs_read_about_as_many_words(words: int, epochs: int) -> None:
     assert (wider.preset, wider.model.members, wider.model.dim) == ("bert-mini", 4, None)
 
 
-def test_what_members_read() -> None:
+def test_tokenizers_of_members() -> None:
     asked = settings(model=ModelSettings(members=5), tokenizer=TokenizerSettings(size=99))
     specs = defaults.members(asked)
     assert [spec.tokenizer.kind for spec in specs] == ["word", "word", "wordpiece", "wordpiece", "word"]
@@ -362,7 +362,7 @@ def test_one_model_in_its_place_opens_in_transformers(run: Any, tmp_path: Path, 
     assert ours == {theirs.config.id2label[number]: approx(p) for number, p in enumerate(expected.tolist())}
 
 
-def test_what_an_ensemble_cannot_do(run: Any, tmp_path: Path, capsys: Any) -> None:
+def test_commands_that_refuse_an_ensemble(run: Any, tmp_path: Path, capsys: Any) -> None:
     folder, out = run[0], str(tmp_path / "out")
     refused = {
         ("export", str(folder), "--to", "hf", "--out", out): "is an ensemble; export one of its members with --to onnx",

@@ -192,7 +192,7 @@ def test_prompts_of_training_are_those_of_prediction(before: list[int]) -> None:
 
 
 @pytest.mark.parametrize("template", [CHATML, chat_template.DEFAULT_TEMPLATE])
-def test_what_is_learned_is_what_transformers_tells(template: str, tmp_path: Path) -> None:
+def test_the_learned_tokens_are_those_of_transformers(template: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     made = tokenizer(template)
     made.save(tmp_path)
@@ -228,7 +228,7 @@ def test_a_new_vocabulary_knows_the_templates_words(kind: Any) -> None:
     assert task.tokenizer.decode([talk.ids])[0].startswith("system:\nBe brief.\nuser:\nWhat says")
 
 
-def test_what_is_asked_in_use_is_what_was_read_in_training() -> None:
+def test_prompts_are_the_same_in_training_and_in_use() -> None:
     task = TextGeneration(tokenizer(chat_template.DEFAULT_TEMPLATE), 256)
     (talk,) = task.encode(talks(TALK[:3]), 256).examples
     (prompt,) = task.prompt_ids([TALK[:2]])
@@ -237,7 +237,7 @@ def test_what_is_asked_in_use_is_what_was_read_in_training() -> None:
     assert talk.ids[len(prompt) :][: sum(talk.learned)][-1] == task.end
 
 
-def test_what_is_too_long_is_left_out_and_never_split() -> None:
+def test_long_conversations_are_left_out_and_never_split() -> None:
     task = TextGeneration(tokenizer(), 64)
     long = ("Say moo: ", "moo " * 100)
     encoded = task.encode(pairs(("Say ", "Moo."), long), 64)
@@ -310,7 +310,7 @@ def test_a_model_learns_to_answer_and_transformers_asks_it_alike(tmp_path: Path)
     assert theirs.decode(out[0, len(ids) :], skip_special_tokens=True) == "Hoo!"
 
 
-def test_a_model_of_documents_is_told_instructions(tmp_path: Path) -> None:
+def test_a_model_of_documents_learns_instructions(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
     (tmp_path / "pairs.tsv").write_text("prompt\tcompletion\nThe cow says \tmoo.\nThe owl says \thoo.\n")
     run(tmp_path / "book.txt", tmp_path / "one", max_steps=30)
@@ -323,7 +323,7 @@ def test_a_model_of_documents_is_told_instructions(tmp_path: Path) -> None:
     )
 
 
-def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_of_documents_learns_conversations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
     run(tmp_path / "book.txt", tmp_path / "one", max_steps=1)
     assert "chat_template" not in TextGeneration.load(tmp_path / "one").tokenizer.config

@@ -237,7 +237,7 @@ def test_a_few_steps_find_every_pair() -> None:
 # ------------------------------------------------------------------------------------------------ measuring, answering
 
 
-def test_what_is_measured_is_what_a_search_by_hand_finds() -> None:
+def test_metrics_are_those_of_a_search_by_hand() -> None:
     task, model = made(TRIPLES)
     assert task.main_metric == "mrr"
     encoded = task.encode(TRIPLES)
@@ -369,7 +369,7 @@ def test_a_saved_folder_opens_in_transformers_and_comes_back(kind: str, unit: bo
     assert "head.pooler.dense.weight" in load(folder, head="sequence").fresh  # zeros stand for no pooler
 
 
-def test_what_no_family_says_is_kept_in_our_own_layout(tmp_path: Path) -> None:
+def test_a_model_of_no_family_is_saved_in_our_own_layout(tmp_path: Path) -> None:
     task, model = made(PAIRS)
     encoder = replace(model.config.encoder, position=RotaryPosition(length=128))
     model = heedful.create(replace(model.config, encoder=encoder), seed=0)
@@ -566,7 +566,7 @@ def test_scores_as_people_write_them(name: str, text: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value", ["true", "null", "[1]", "1e999"])
-def test_what_is_no_number_in_json(value: str, tmp_path: Path) -> None:
+def test_scores_that_are_no_numbers_are_refused(value: str, tmp_path: Path) -> None:
     file = tmp_path / "set.jsonl"
     file.write_text('{"text": "a", "text_pair": "b", "score": ' + value + "}\n")
     with pytest.raises(HeedfulError, match=r"'score' is .*, but a number is expected, in .*set\.jsonl:1; write it"):
@@ -585,7 +585,7 @@ def test_no_text_stands_on_both_sides() -> None:
     assert groups[0] == groups[1] == groups[2] != groups[3]
 
 
-def test_what_is_suggested() -> None:
+def test_suggested_settings() -> None:
     asked = settings(preset=None, model=ModelSettings(), tokenizer=TokenizerSettings())
     told = FeatureExtraction.suggested_settings(PAIRS, asked)
     assert (told.training.batch_size, told.training.batch_tokens, told.training.label_smoothing) == (64, None, 0.0)

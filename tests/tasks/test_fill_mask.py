@@ -127,7 +127,7 @@ def test_windows_show_every_token_once_with_what_stands_around(kind: str) -> Non
     assert encoded.rows == rows(*texts)
 
 
-def test_what_is_measured_is_hidden_alike_in_every_batch() -> None:
+def test_the_same_tokens_are_masked_in_every_evaluation() -> None:
     task, _ = trained()
     examples = task.encode(rows(BOOK), LENGTH).examples
     together, again = task.collate(examples), task.collate(examples)
@@ -664,7 +664,7 @@ def test_windows_line_ends_and_a_mark_at_the_beginning_are_read(tmp_path: Path) 
     assert results[0] == results[1]
 
 
-def test_masking_is_told_the_words_of_the_vocabulary() -> None:
+def test_masking_knows_the_words_of_the_vocabulary() -> None:
     task, _ = trained()
     assert isinstance(task.masking, Masking)
     row = np.array([1, *task.tokenizer.encode(["The cow says moo, and the owl hoo."])[0], 2])

@@ -409,7 +409,7 @@ def test_a_model_of_images_is_asked_for_no_tokenizer_and_one_of_texts_for_no_pre
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ("a", "b")], ids=str)
-def test_what_is_no_text_is_one_line(wrong: Any, tmp_path: Path) -> None:
+def test_inputs_that_are_no_texts_are_refused(wrong: Any, tmp_path: Path) -> None:
     heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
     tokenizer("none").save(tmp_path)
     pipe = heedful.pipeline(None, tmp_path, device="cpu")

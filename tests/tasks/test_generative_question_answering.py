@@ -243,7 +243,7 @@ def test_the_default_stride_suits_the_model_of_a_folder(tmp_path: Path) -> None:
     assert GenerativeQuestionAnswering.suggested_settings(SETS["all"], given).data.stride == 13
 
 
-def test_what_each_window_learns() -> None:
+def test_targets_of_each_window() -> None:
     windows = [TextWindow("Where?", text, 0) for text in ("Ann is in Rome.", "Bob is in Oslo.", "Ann was in Rome.")]
     assert window_targets(windows, ["Rome"]) == ["Rome", "", "Rome"]
     assert window_targets(windows, ["Italy", "Rome"]) == ["Italy", "", "Italy"]
@@ -363,7 +363,7 @@ def test_files_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("value", [5, {"question": "a"}, ("a",), "a question alone"])
-def test_what_is_no_question_is_told(value: Any) -> None:
+def test_inputs_that_are_no_questions_are_refused(value: Any) -> None:
     task, model = made("encoder-decoder")
     with pytest.raises(HeedfulError, match=f"^{NAME} takes a question and a context: .*; got "):
         Pipeline(task, model)([value])

@@ -97,7 +97,7 @@ def test_images_of_several_sizes_or_of_one_colour_picture_among_grey() -> None:
     assert suggested(Rows([*rows(2, (28, 28)), *rows(2, (28, 28, 3))])).image.channels == 3
 
 
-def test_what_is_asked_for_stays() -> None:
+def test_given_settings_stay() -> None:
     found = suggested(rows(4, (32, 32, 3)), preset="vit-micro")
     assert (found.image.size, found.model.patch_size) == (28, 7)  # the preset's own
     found = suggested(rows(4, (32, 32, 3)), image=ImageSettings(size=48, channels=1, flip=True))
@@ -218,7 +218,7 @@ def test_examples_are_the_images_as_bytes() -> None:
     assert task.count(batch) == 6
 
 
-def test_other_sizes_are_resized_and_it_is_said() -> None:
+def test_other_sizes_are_resized_with_a_note() -> None:
     data = Rows([*rows(2), *rows(3, (16, 12))])
     task, _ = made(settings(), rows())
     encoded = task.encode(data)
@@ -242,7 +242,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
         task.predict(model, [tmp_path / "half.png"])
 
 
-def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
+def test_augmentation_draws_from_the_given_generator() -> None:
     data = rows()
     asked = settings({"crop_padding": 2, "flip": True, "rand_augment": 1, "random_erasing": 0.5, "mixup": 0.5})
     task, _ = made(asked, data)
@@ -366,7 +366,7 @@ def test_few_labels_have_no_top_five() -> None:
     assert "top5_accuracy" not in task.measure(model, task.encode(data).examples, data).metrics
 
 
-def test_whatever_holds_an_image_can_be_asked(tmp_path: Path) -> None:
+def test_every_kind_of_image_is_an_input(tmp_path: Path) -> None:
     from PIL import Image
 
     task, model = made(settings(), rows())

@@ -31,7 +31,7 @@ def test_a_class_is_not_taken_for_a_token_s_label(tmp_path: Path, several: bool)
     assert any("<s>| maybe|</s>" in line for line in audit(settings).sample)
 
 
-def test_a_token_s_label_is_told_where_there_are_as_many_as_classes() -> None:
+def test_labels_of_tokens_where_there_are_as_many_as_classes() -> None:
     row = Row({"words": ("Paris",), "tags": ("B-LOC",)}, "places.conll", 1)
     other = Row({"words": ("in",), "tags": ("O",)}, "places.conll", 3)
     task = TokenClassification.prepare([row, other], RunSettings("token-classification", train=("-",), out="-"))

@@ -229,7 +229,7 @@ def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
         (2 * loss).backward()
 
 
-def test_what_is_frozen_has_no_gradient(once: bool) -> None:
+def test_a_frozen_head_has_no_gradient(once: bool) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=False)), given(ignored=False)
     head.requires_grad_(False)
     hidden.requires_grad_()

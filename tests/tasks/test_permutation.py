@@ -139,7 +139,7 @@ def test_from_text_to_filled_masks(tmp_path: Path, capsys: pytest.CaptureFixture
         assert heedful.from_pretrained(out, head=head).config.head.kind == kind
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_wrong_models_are_refused(tmp_path: Path) -> None:
     task = FillMask.for_rows(ROWS, settings()).prepare(ROWS, settings())
     config = task.config(settings())
     assert config.head == LanguageHead(bias=True)

@@ -152,7 +152,7 @@ def test_windows_are_those_of_transformers(most: int, stride: int | None, tmp_pa
     assert not outside.any()  # the class token
 
 
-def test_what_is_cut_or_lost_is_said() -> None:
+def test_cut_and_lost_examples_are_counted() -> None:
     tokenizer = Tokenizer.train(["a b c d e f g h i j k l m n o p ? ."] * 3, 60, "character", template="both")
     long = ("a" * 30 + "?", "b c d", (Span("c", 2),))
     wide = ("a?", "b" * 40, (Span("b" * 30, 5),))
@@ -545,7 +545,7 @@ def test_it_learns_when_to_say_nothing(tmp_path: Path) -> None:
     assert taught("all")[0].card_entries() == {"null_threshold": None, "align_to_words": True}
 
 
-def test_what_is_measured_is_what_is_answered() -> None:
+def test_metrics_are_those_of_the_predictions() -> None:
     task, model = taught("all", steps=12)
     rows = SETS["all"]
     examples = task.encode(rows).examples

@@ -42,7 +42,7 @@ def together(size: int, work: Callable[[Thread], Any]) -> list[Any]:
 @pytest.mark.parametrize(
     "shared", [among, lambda ranks: Replicated(ranks).evaluating(nn.Linear(1, 1))], ids=["among", "an evaluation"]
 )
-def test_each_computes_its_part_and_is_told_all(
+def test_each_rank_computes_its_part_and_gets_all(
     shared: Callable[[Ranks], AbstractContextManager[None]], items: int
 ) -> None:
     def work(ranks: Thread) -> tuple[list[int], list[tuple[int, int]]]:

@@ -328,7 +328,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
         short.predict(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 
 
-def test_what_cannot_be_asked() -> None:
+def test_wrong_inputs_are_refused() -> None:
     task, model = trained()
     with pytest.raises(HeedfulError, match=r"input 1 has no <extra_id_0> \(it has \[MASK\],"):
         task.predict(model, ["<extra_id_0>", "The [MASK]"])

@@ -75,7 +75,7 @@ def test_a_batch_begins_with_the_prefix() -> None:
     assert task.row_line(ROWS[0]).startswith("summarize: the red bird sang")
 
 
-def test_what_is_cut_is_said_and_the_end_token_stays() -> None:
+def test_cut_texts_are_counted_and_the_end_token_stays() -> None:
     task, _ = made(prefix="summarize: ")
     whole = [source for source, _ in task.encode(ROWS).examples]
     most = len(whole[0]) - 3
@@ -97,7 +97,7 @@ def test_a_summary_that_is_too_long_is_left_out_and_said() -> None:
     assert kept.note == "1 example longer than 40 tokens left out (--data.max-length)"
 
 
-def test_no_room_beside_the_prefix_is_said() -> None:
+def test_no_room_beside_the_prefix_is_an_error() -> None:
     task, _ = made(prefix="summarize: ")
     with pytest.raises(
         HeedfulError, match=r"^3 tokens leave no room for text \(--data\.max-length\); give \d+ or more$"
@@ -172,7 +172,7 @@ def test_the_lead_ends_with_a_word() -> None:
 # ---------------------------------------------------------------------------------------------------------- answering
 
 
-def test_answers_are_bounded_in_order_and_what_is_cut_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_answers_are_bounded_in_order_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     task, model = made(max_length=30)
     longest = max(len(target) for _, target in task.encode(ROWS).examples)
     assert model.generation["max_new_tokens"] == longest
@@ -371,7 +371,7 @@ def test_a_published_summarizer_answers_as_in_transformers(kind: str, tmp_path: 
     assert isinstance(pipe(texts[0])["output"], str)
 
 
-def test_what_a_published_folder_says_of_one_task_is_read_for_that_task(tmp_path: Path) -> None:
+def test_settings_of_a_published_folder_for_one_task_are_read_for_that_task(tmp_path: Path) -> None:
     folder, *_ = published(tmp_path, "t5")
     assert task_specific_params(folder, "summarization") == SPECIFIC["summarization"]
     assert task_specific_params(folder, "translation") == {}  # two pairs of languages: the person says which

@@ -217,7 +217,7 @@ def test_one_label_is_nothing_to_learn(data: Rows, message: str) -> None:
         TextClassification.prepare(data, settings())
 
 
-def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
+def test_held_back_rows_have_only_trained_labels() -> None:
     many = rows(*((f"text {i}", "common") for i in range(200)), *((f"rare text {i}", f"rare {i}") for i in range(30)))
     for seed in range(3):
         train, held = TextClassification.split_rows(many, 0.2, seed)
@@ -242,7 +242,7 @@ def test_every_class_has_its_share_of_what_is_held_back() -> None:
         ("a text of {} words", r"20 different labels in 20 rows, such as 'a text of \d+ words': they look like text; "),
     ],
 )
-def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: str) -> None:
+def test_labels_in_the_other_column_are_an_error(tmp_path: Path, label: str, told: str) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("".join(f"{i % 2} text {i}\t{label.format(i)}\n" for i in range(20)))
     remedy = "if the columns are swapped, give --data.columns 2,1, else give --valid FILE$"
@@ -267,7 +267,7 @@ def test_all_rows_with_unknown_labels_are_counted() -> None:
         task.encode(rows(("a", known), ("b", "sales")))
 
 
-def test_texts_that_were_learned_as_labels_are_told() -> None:
+def test_texts_as_labels_are_an_error() -> None:
     swapped = rows(*((f"{i % 2}", f"a text of {i} words") for i in range(30)))
     with pytest.raises(HeedfulError) as told:
         label_ids(rows(("a text of 40 words", "1"))[0], training_labels(swapped))
@@ -402,7 +402,7 @@ def test_a_preset_of_another_family_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------ measuring, answering
 
 
-def test_what_is_measured_is_what_is_answered() -> None:
+def test_metrics_are_those_of_the_predictions() -> None:
     task, model = taught("single", steps=6)
     data = rows(*((row.values["text"], row.values["label"]) for row in SINGLE), ("a hill and a lake", "tool"))
     examples = task.encode(data).examples

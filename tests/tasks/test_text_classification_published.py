@@ -143,7 +143,7 @@ def test_tokens_segments_and_answers_are_theirs(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("most", [9, 40])
-def test_what_is_too_long_is_cut_as_theirs_is(name: str, most: int, tmp_path: Path) -> None:
+def test_long_texts_are_cut_as_by_transformers(name: str, most: int, tmp_path: Path) -> None:
     theirs, model = published(name, tmp_path, id2label=NAMES)
     task, ours = TextClassification.load(tmp_path), load(tmp_path)
     task.check_model(ours)
@@ -295,7 +295,7 @@ def test_a_deberta_is_tuned_for_two_tasks_and_inspected(tmp_path: Path) -> None:
         assert "attention" in page.read_text()
 
 
-def test_what_tuning_suggests(shared_data: Any) -> None:
+def test_suggested_settings_of_fine_tuning(shared_data: Any) -> None:
     """As published: passes, batches, rates, warm-up and decay (Devlin et al. 2019, A.3)."""
     folder = str(shared_data("weights/minilm-l6"))
     asked = RunSettings(task="text-classification", train=("-",), out="-", start_from=folder)

@@ -144,7 +144,7 @@ def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
         task.encode(rows(BOOK), 17)
 
 
-def test_what_the_vocabulary_lacks_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_characters_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     task, model = trained("character")
     assert task.encode(rows("The QQ birds"), CONTEXT).note.endswith("; 2 of them not in the vocabulary")
     answer = task.predict(model, ["QT", "The"], max_new_tokens=3, seed=0)[0]
@@ -176,7 +176,7 @@ def test_settings_change_the_preset() -> None:
         task.config(settings(preset="bert-tiny"))
 
 
-def test_what_the_data_suggests() -> None:
+def test_settings_suggested_by_the_data() -> None:
     small, large = rows(BOOK), rows("x" * 3_000_000)
     asked = RunSettings(task="text-generation", train=("-",), out="-")
     made = TextGeneration.suggested_settings(small, asked)

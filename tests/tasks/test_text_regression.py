@@ -306,7 +306,7 @@ def test_without_a_relation_the_baseline_is_near_the_mean() -> None:
     assert Regression(found, numbers[300:]).metrics_of(np.arange(100))["r2"] > -15
 
 
-def test_what_holds_no_number_is_named_when_evaluating(run: tuple[Path, str, list[str]], tmp_path: Path) -> None:
+def test_values_that_are_no_numbers_are_named_in_evaluation(run: tuple[Path, str, list[str]], tmp_path: Path) -> None:
     folder, _, _ = run
     (tmp_path / "a.csv").write_text("review,price\ngood film,2000\nbad film,cheap\n")
     with pytest.raises(HeedfulError, match=r"'price' is \"cheap\", but a number is expected, in .*a\.csv:3"):

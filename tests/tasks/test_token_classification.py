@@ -247,7 +247,7 @@ def test_a_tag_that_was_not_learned() -> None:
     assert task.encode(rows(("a", "I-LOC"))).examples[0].labels == [2]
 
 
-def test_what_is_held_back_has_only_kinds_that_are_learned() -> None:
+def test_held_back_rows_have_only_trained_tags() -> None:
     many = rows(*((f"word {i}", "O B-common") for i in range(100)), *((f"rare {i}", f"O B-rare{i}") for i in range(10)))
     train, held = TokenClassification.split_rows(many, 0.2, 0)
     assert sorted(row.line for row in (*train, *held)) == list(range(1, 111))
@@ -296,7 +296,7 @@ def test_suggestions_are_those_of_encoders() -> None:
 
 
 @pytest.mark.parametrize("which", SETS)
-def test_what_is_measured_is_what_is_answered(which: str) -> None:
+def test_metrics_are_those_of_the_predictions(which: str) -> None:
     task, model = taught(which)
     assert (task.scheme, task.main_metric) == {"entities": ("BIO", "f1"), "speech": ("plain", "accuracy")}[which]
     data = Rows(

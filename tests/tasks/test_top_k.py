@@ -59,7 +59,7 @@ def rows() -> heedful.data.Rows:
     return heedful.data.Rows([heedful.data.Row({"text": "the saw", "label": ("tool",)}, "f", 1)], 0, ("text", "label"))
 
 
-def test_nothing_is_asked_and_nothing_is_told() -> None:
+def test_blank_inputs_have_no_predictions() -> None:
     pipe = Pipeline(*made("text-classification"))
     assert pipe(" ", top_k=2) == {"input": " ", "output": [], "score": None}
     assert pipe(" ") == {"input": " ", "output": "", "score": None}
@@ -72,7 +72,7 @@ def test_no_number_of_labels(name: str, k: Any) -> None:
         Pipeline(*made(name))([], top_k=k)
 
 
-def test_what_changes_no_score_is_refused_in_evaluation(tmp_path: Path) -> None:
+def test_options_that_change_no_score_are_refused_in_evaluation(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("source\ttarget\ttext\tlabel\na\tb\tthe saw\ttool\n")
     for name, option in (("text-classification", "top_k"), ("translation", "logprobs")):
         folder = str(saved(name, tmp_path / name))

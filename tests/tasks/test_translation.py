@@ -94,7 +94,7 @@ def test_settings_change_the_preset(task: Translation) -> None:
         task.config(RunSettings(task="translation", train=("-",), out="-", preset="gpt2"))
 
 
-def test_what_is_too_long_is_left_out_and_said(task: Translation) -> None:
+def test_long_pairs_are_left_out_and_counted(task: Translation) -> None:
     longest = task.lengths(task.encode(ROWS).examples).max(axis=1)
     assert longest.argmax() == 1
     kept = task.encode(ROWS, int(longest.max()) - 1)
@@ -372,7 +372,7 @@ def test_a_prefix_stands_before_every_source(task: Translation) -> None:
     assert own.predict(model, ["en to fr: one two"], prefix="", max_new_tokens=5)[0].score == plain.score
 
 
-def test_what_was_translated_back_is_learned_with_its_mark(tmp_path: Path) -> None:
+def test_back_translations_are_learned_with_their_tag(tmp_path: Path) -> None:
     """The recipe of the documentation, from the other direction's model to this one's data."""
     english, french, more = tmp_path / "train.en", tmp_path / "train.fr", tmp_path / "more.fr"
     english.write_text("one house\nred\nold\n")

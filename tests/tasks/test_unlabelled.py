@@ -103,7 +103,7 @@ def test_a_run_that_broke_off_ends_with_the_same_bits(tmp_path: Path, capsys: An
     assert "--unlabelled is" in capsys.readouterr().err
 
 
-def test_what_is_read_and_what_is_left_out(tmp_path: Path) -> None:
+def test_texts_that_are_read_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("first\n\nFirst \nknown\nheld\nsecond\n")
     table = write(tmp_path / "table.tsv", [{"label": "b", "text": "third"}, {"label": "", "text": "second"}])
     (tmp_path / "rows.jsonl").write_text(json.dumps({"label": 3, "text": "fourth"}) + "\n")

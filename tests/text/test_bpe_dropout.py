@@ -143,7 +143,7 @@ def test_the_same_generator_gives_the_same_ids() -> None:
     assert one == two != other
 
 
-def test_what_stands_around_a_text_and_what_is_cut_off_stays() -> None:
+def test_special_tokens_and_cuts_stay() -> None:
     tokenizer = Tokenizer.train(TEXTS, size=600, template="both")
     again = BpeDropout(tokenizer, 0.99)
     text = "def test_something_long_enough_to_be_cut(tokenizer)"

@@ -250,7 +250,7 @@ def test_a_refusal_is_the_template_s_own_words() -> None:
         render_prompt(tokenizer_with(MISTRAL), [{"role": "user"}])
 
 
-def test_what_is_no_template_or_no_message() -> None:
+def test_wrong_templates_and_messages_are_refused() -> None:
     one = TALKS["one"]
     with pytest.raises(HeedfulError, match=r"no chat template \(.*give a text instead of messages"):
         render_prompt(Tokenizer.train(["some text"], 300), one)

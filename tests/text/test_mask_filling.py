@@ -74,7 +74,7 @@ def test_parts_of_characters_are_written_together() -> None:
     assert span_text(words, ids) == " là"
 
 
-def test_what_stands_after_a_sentinel_is_its_span() -> None:
+def test_the_span_of_a_sentinel_follows_it() -> None:
     s = [99, 98, 97]
     assert sentinel_spans([99, 5, 98, 97, 6], s, 2) == [[5], []]
     assert sentinel_spans([98, 5, 99, 6, 99, 7], s, 2) == [[6], [5]]  # in any order; of one that comes again the first
@@ -82,7 +82,7 @@ def test_what_stands_after_a_sentinel_is_its_span() -> None:
     assert sentinel_spans([], s, 1) == [[]]
 
 
-def test_holes_are_counted_and_wrong_ones_told() -> None:
+def test_sentinels_are_counted_and_wrong_ones_refused() -> None:
     assert check_sentinels("<extra_id_0><extra_id_1> and <extra_id_2>") == 3
     for text, told in {
         "no hole": r"the input has no <extra_id_0>: 'no hole'; write <extra_id_0> where words are missing",

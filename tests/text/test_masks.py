@@ -126,13 +126,13 @@ def test_a_word_takes_the_masks_place(kind: Any, text: str, word: str, expected:
     assert fill_masks(tokenizer, text, [token, *[None] * (blanks - 1)]) == expected
 
 
-def test_what_goes_on_with_a_word_follows_it() -> None:
+def test_continuations_of_a_word_follow_it() -> None:
     tokenizer = Tokenizer.train(["play plays playing played"] * 3, 40, "wordpiece", mask=True)
     token = tokenizer.backend.token_to_id("##s")
     assert fill_masks(tokenizer, "play <mask> here", [token]) == "plays here"
 
 
-def test_a_text_without_a_mask_is_told_how_to_write_it() -> None:
+def test_a_text_without_a_mask_is_an_error_that_names_it() -> None:
     check_has_mask("the <mask>", "<mask>")
     with pytest.raises(HeedfulError) as told:
         check_has_mask("the [MASK]", "<mask>", 3, 5)

@@ -62,7 +62,7 @@ def test_as_the_library_puts_them(post_processor: Any) -> None:
         assert ours.template(pair=True).added == len(pair.ids) - len(a) - len(b)
 
 
-def test_of_a_trained_one_all_that_is_said() -> None:
+def test_the_template_of_a_trained_tokenizer() -> None:
     trained = Tokenizer.train(["a text", "its pair"], 300, template="both")
     assert trained.template() == InputTemplate((1,), (), (2,), ((0,), 0, (), 0, (0,)))
     assert trained.template(pair=True) == InputTemplate((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
@@ -81,7 +81,7 @@ def test_of_a_trained_one_all_that_is_said() -> None:
         ),
     ],
 )
-def test_what_cannot_be_told(post_processor: Any, message: str) -> None:
+def test_unclear_templates_are_refused(post_processor: Any, message: str) -> None:
     with pytest.raises(HeedfulError, match=message) as caught:
         tokenizer(post_processor).template(pair=True)
     assert "\n" not in str(caught.value)

@@ -157,7 +157,7 @@ def test_a_name_for_which_no_token_was_told_is_added_as_transformers_does(folder
     assert ours.pad == len(files["vocab.json"])
 
 
-def test_a_tokenizer_json_beside_which_no_name_is_told(folder: Make, tmp_path: Path) -> None:
+def test_a_tokenizer_json_without_names_of_special_tokens(folder: Make, tmp_path: Path) -> None:
     """As GPT-2, BERT and T5 were released: the special names are the family's."""
     Tokenizer.load(folder(byte_level(*NAMES) | {"config.json": {"model_type": "roberta"}})).save(tmp_path / "new")
     (tmp_path / "new" / "tokenizer_config.json").write_text('{"model_max_length": 512, "pad_token": null}')
@@ -268,7 +268,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
         ),
     ],
 )
-def test_what_is_broken_is_said_in_a_line(files: dict[str, Any], message: str, folder: Make) -> None:
+def test_broken_tokenizers_are_errors_of_one_line(files: dict[str, Any], message: str, folder: Make) -> None:
     with pytest.raises(HeedfulError, match=message) as caught:
         Tokenizer.load(folder(files))
     assert "\n" not in str(caught.value)

@@ -60,7 +60,7 @@ def test_t5(folder: Make, tmp_path: Path) -> None:
     assert ours.template(pair=True).join([7], [8]) == ([7, 1, 8, 1], [0, 0, 0, 0])
 
 
-def test_extra_ids_are_as_many_as_told(folder: Make) -> None:
+def test_the_number_of_extra_ids_is_read(folder: Make) -> None:
     told = {"tokenizer_config.json": {"extra_ids": 2}}
     ours, size = Tokenizer.load(folder(T5 | told | {"spiece.model": t5()})), len(processor(t5()))
     assert ours.pieces(range(size, size + 3)) == ["<extra_id_1>", "<extra_id_0>", ""]
@@ -98,7 +98,7 @@ def test_a_released_model(shared_data: Callable[[str], Path], folder: Make) -> N
     ],
     ids=str,
 )
-def test_what_a_model_may_say_of_itself(options: dict[str, Any], folder: Make) -> None:
+def test_options_of_a_sentencepiece_model(options: dict[str, Any], folder: Make) -> None:
     theirs = processor(t5(**options))
     ours = Tokenizer.load(folder(T5 | {"spiece.model": t5(**options), "tokenizer_config.json": {"extra_ids": 0}}))
     rows = ours.encode(ODD)
@@ -133,7 +133,7 @@ def test_llama(folder: Make, tmp_path: Path) -> None:
         ({"add_bos_token": False}, [7], ([7, 8], [0, 1])),
     ],
 )
-def test_what_stands_around_a_text_for_llama(
+def test_special_tokens_around_a_text_for_llama(
     config: dict[str, Any], single: list[int], pair: Any, folder: Make
 ) -> None:
     transformers = pytest.importorskip("transformers")

@@ -137,7 +137,9 @@ def test_saved_loaded_and_opened_by_transformers(trained: Tokenizer, tmp_path: P
     ("template", "single", "pair"),
     [("end", "A 2", "A 2 B 2"), ("both", "1 A 2", "1 A 2 B 2"), ("none", "A", "A B")],
 )
-def test_what_transformers_puts_around_a_text(kind: str, template: str, single: str, pair: str, tmp_path: Path) -> None:
+def test_special_tokens_around_a_text_as_by_transformers(
+    kind: str, template: str, single: str, pair: str, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = Tokenizer.train(TEXTS, 400, kind, template=template)
     tokenizer.save(tmp_path)

@@ -80,7 +80,7 @@ def test_an_added_token_with_a_space_in_it_is_found() -> None:
     assert not WordCache(tokenizer).is_exact
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_encoding, "MAX_CACHED_CHARACTERS", 100)
     tokenizer = Tokenizer.train([CODE], 400, template="none")
     words, longest = WordCache(tokenizer), max(map(len, CODE.splitlines()))

@@ -187,7 +187,7 @@ def test_no_run_reaches_more_than_the_ceiling() -> None:
     assert peaks == [1000.0]
 
 
-def test_what_cannot_be_measured_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_share_without_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Ceiling(lambda batch: 1.0, lambda: None, after=0.0)
     assert one.share(1.0) is None
     one.add([{}])

@@ -19,7 +19,7 @@ from heedful.util import files
 STATE = {"weight": torch.arange(5000.0), "numbers": {"step": 3, "best": None, "names": ["a", 1.5]}}
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_state_is_loaded(tmp_path):
     checkpoints = Checkpoints(tmp_path / "new" / "folder")
     assert checkpoints.load() is None
     checkpoints.save(STATE)
@@ -73,7 +73,7 @@ def test_so_many_are_kept_and_older_ones_go(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [1, 2, 3])
-def test_the_newest_that_is_whole_is_taken_up_and_told(tmp_path, caplog, damaged):
+def test_the_newest_whole_checkpoint_is_resumed_with_a_note(tmp_path, caplog, damaged):
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in range(1, 4):
         checkpoints.save({"step": step})
@@ -260,7 +260,7 @@ def slowly(monkeypatch, gate):
     monkeypatch.setattr(torch, "save", wait)
 
 
-def test_what_is_written_meanwhile_is_the_state_at_the_call(tmp_path, monkeypatch):
+def test_the_written_state_is_that_of_the_call(tmp_path, monkeypatch):
     checkpoints, gate = Checkpoints(tmp_path), threading.Event()
     tied = torch.arange(6.0)
     state = {
@@ -296,7 +296,7 @@ def test_the_next_save_waits_for_the_one_before(tmp_path, monkeypatch):
     assert checkpoints.load() == {"step": 2}
 
 
-def test_what_goes_wrong_meanwhile_is_raised_at_the_next_call(tmp_path, little_room):
+def test_an_error_of_writing_is_raised_at_the_next_call(tmp_path, little_room):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"step": 1})
     for call in (checkpoints.wait, lambda: checkpoints.save(STATE), checkpoints.load):
@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         Checkpoints(tmp_path / "file").save(STATE)
 
 
-def test_what_cannot_be_saved_is_a_bug_and_no_full_disk(tmp_path):
+def test_a_state_that_cannot_be_pickled_is_a_bug_and_no_full_disk(tmp_path):
     with pytest.raises(Exception, match="lambda") as error:
         Checkpoints(tmp_path).save({"bug": lambda: None})
     assert not isinstance(error.value, HeedfulError)

@@ -39,7 +39,7 @@ def test_it_is_put_back(asked: bool, workspace: str | None, monkeypatch: pytest.
     assert state() == before
 
 
-def test_what_cannot_give_the_same_bits_is_told_in_one_line() -> None:
+def test_operations_without_equal_bits_are_errors_of_one_line() -> None:
     def draws() -> None:
         torch.zeros(3).put_(torch.tensor([1, 1]), torch.tensor([1.0, 2.0]))
 
@@ -51,7 +51,7 @@ def test_what_cannot_give_the_same_bits_is_told_in_one_line() -> None:
         raise RuntimeError("other")
 
 
-def test_a_gpu_that_was_used_before_is_told_in_one_line() -> None:
+def test_a_gpu_that_was_used_before_is_an_error_of_one_line() -> None:
     theirs = f"this operation is not deterministic because it uses CuBLAS; set {WORKSPACE}=:4096:8 or :16:8"
     with (
         pytest.raises(HeedfulError, match=rf"needs .* {WORKSPACE}=:4096:8 before .* start Python$"),

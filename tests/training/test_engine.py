@@ -35,7 +35,7 @@ def test_all_of_heedful_is_fixed(name: str) -> None:
     assert uses_same_parameters(created(name), TextGeneration, partial(F.gelu, approximate="tanh"))
 
 
-def test_what_is_custom_is_not() -> None:
+def test_custom_objectives_are_searched() -> None:
     model = created("gpt-micro")
     assert not uses_same_parameters(model, Custom)
     assert not uses_same_parameters(model, partial(custom))

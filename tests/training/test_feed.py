@@ -139,7 +139,7 @@ def test_an_error_in_a_step_is_its_own(toy: Any) -> None:
     assert run.step == 2
 
 
-def test_what_fails_ahead_fails_in_its_own_step(toy: Any) -> None:
+def test_an_error_of_prefetching_is_raised_in_its_own_step(toy: Any) -> None:
     collated = []
 
     def collate(rows: np.ndarray, random: np.random.Generator) -> dict[str, torch.Tensor]:

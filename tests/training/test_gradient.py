@@ -58,7 +58,7 @@ def test_every_rank_passes_as_often_and_the_idle_ones_count_nothing():
     assert [share.total for share in shares] == [6, 1, 3]
 
 
-def test_what_is_drawn_depends_on_the_step_and_the_number_alone():
+def test_random_numbers_depend_on_the_step_and_the_number_alone():
     gradient = made(Alone())
     drawn = [gradient.compute(gradient.micro_batches(step, BATCHES)).item() for step in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
@@ -101,7 +101,7 @@ def test_another_error_splits_no_batch() -> None:
         gradient.compute(gradient.micro_batches(0, BATCHES))
 
 
-def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
+def test_large_batches_are_split_until_they_fit_and_stay_so():
     told, rows = [], []
 
     def objective(model: nn.Module, batch) -> torch.Tensor:

@@ -64,7 +64,7 @@ def test_every_module_is_found(model: tuple[nn.Module, Callable[[], Tensor]]) ->
         handle.remove()
 
 
-def test_what_goes_wrong_inside_of_a_module_is_its_own(model: tuple[nn.Module, Callable[[], Tensor]]) -> None:
+def test_an_error_inside_of_a_module_is_its_own(model: tuple[nn.Module, Callable[[], Tensor]]) -> None:
     """Between two of its parts: the attention itself, before its output map."""
     made, forward = model
     path, attention = next((path, part) for path, part in made.named_modules() if path.endswith("block.1.attention"))
@@ -74,7 +74,7 @@ def test_what_goes_wrong_inside_of_a_module_is_its_own(model: tuple[nn.Module, C
     attention.attend = attend
 
 
-def test_a_weight_that_is_none_already_is_told(model: tuple[nn.Module, Callable[[], Tensor]]) -> None:
+def test_a_weight_that_is_nan_already_is_named(model: tuple[nn.Module, Callable[[], Tensor]]) -> None:
     made, forward = model
     path, part = next((path, part) for path, part in made.named_modules() if path.endswith("block.1.feed_forward.up"))
     own = part.weight.detach().clone()

@@ -35,7 +35,7 @@ def test_an_epoch_holds_every_example_once_and_steps_never_mix_epochs():
         assert 1 <= len(steps[-1]) <= 4
 
 
-def test_what_is_drawn_for_a_batch_is_its_own_and_comes_again_after_a_resume():
+def test_random_numbers_of_a_batch_come_again_after_a_resume():
     def drawn(source, steps):
         return [tuple(batch["drawn"].tolist()) for step in islice(source, steps) for batch in step]
 
@@ -102,6 +102,6 @@ def test_the_same_lengths_given_otherwise_are_the_same_data():
 
 
 @pytest.mark.parametrize(("options", "words"), [({"lengths": []}, "no example"), ({"accumulate": 0}, "at least 1")])
-def test_what_gives_no_step_is_refused(options, words):
+def test_data_without_a_step_are_refused(options, words):
     with pytest.raises(HeedfulError, match=words):
         loader(**options)

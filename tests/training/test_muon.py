@@ -80,7 +80,7 @@ def test_every_parameter_has_one_optimiser() -> None:
     assert {group["weight_decay"] for group in optimiser.param_groups} == {0.3, 0.0}
 
 
-def test_what_it_remembers_is_taken_up() -> None:
+def test_its_state_is_resumed() -> None:
     def made() -> tuple[nn.Module, CombinedOptimiser]:
         torch.manual_seed(0)
         model = heedful.create("gpt-micro", seed=0)

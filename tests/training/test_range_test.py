@@ -81,7 +81,7 @@ def test_the_loss_told_is_the_mean_with_those_around() -> None:
         assert loss == approx(sum(around) / len(around), "gradient")
 
 
-def test_numbers_that_are_none_end_it_and_the_table_is_told() -> None:
+def test_nan_ends_the_test_and_the_table_is_printed() -> None:
     def overflows(model: nn.Module, batch: Any) -> torch.Tensor:
         loss = 100 * model(batch["x"]).square().sum() + 1
         return loss / 0 if loop.optimiser.param_groups[0]["lr"] > 3e-3 else loss
@@ -95,7 +95,7 @@ def test_numbers_that_are_none_end_it_and_the_table_is_told() -> None:
     assert lines[-1].endswith(f"take --training.lr={found.suggested:.1e}")
 
 
-def test_what_is_broken_from_the_start_is_told_as_such() -> None:
+def test_a_loss_that_is_not_finite_at_first_is_an_error() -> None:
     loop = bowl(200.0)
     loop.objective = replace(loop.objective, loss=lambda model, batch: model(batch["x"]).sum() / 0)
     with pytest.raises(HeedfulError, match="at step 1"):

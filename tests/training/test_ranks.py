@@ -285,7 +285,7 @@ def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: P
         ("[gloo/pair.cc:524] Read error [127.0.0.1]:27182: Connection reset by peer", "has ended"),
     ],
 )
-def test_silence_is_told_from_a_loss(error: str, told: str) -> None:
+def test_silence_is_distinguished_from_a_lost_rank(error: str, told: str) -> None:
     lost = RuntimeError("x" * 200 + error)
     assert is_loss(lost)
     assert told in loss_message(lost)
@@ -327,7 +327,7 @@ def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
 
 @pytest.mark.parametrize("shard", [(), ("--training.shard",)], ids=["whole", "shared"])
 @pytest.mark.full(keep=1)
-def test_numbers_that_are_none_are_told_once_with_their_place(data: Path, tmp_path: Path, shard: tuple[str]) -> None:
+def test_nan_is_reported_once_with_its_place(data: Path, tmp_path: Path, shard: tuple[str]) -> None:
     (said,) = failed(data, tmp_path / "x", "--max-steps=20", "--training.lr=1e30", *shard)
     assert re.search(
         r"the (loss|gradient's norm) is (nan|inf) at step \d+, first in (encoder|decoder|head|the )", said
@@ -375,7 +375,7 @@ def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
 
 
 @pytest.mark.full
-def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:
+def test_shards_without_room_are_reported_once_and_removed(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=2"))
     limit = max(path.stat().st_size for path in out.glob("shards-*/*.distcp")) // 1024  # whole KiB, so it is less
@@ -384,14 +384,14 @@ def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Pat
     assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=4"))]) == 0
 
 
-def test_a_refused_option_is_said_once_and_all_end_with_it(data: Path, tmp_path: Path) -> None:
+def test_a_refused_option_is_reported_once_and_ends_all_ranks(data: Path, tmp_path: Path) -> None:
     (said,) = failed(data, tmp_path / "x", "--max-steps=4", "--training.shard", "--averaging.last=2")
     assert "--averaging.last needs all weights in one process" in said
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.full
-def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:
+def test_an_error_of_all_ranks_is_reported_once(data: Path, tmp_path: Path) -> None:
     process = launched(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--data.columns=a,b"))
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
@@ -419,7 +419,7 @@ def test_other_commands_are_for_one_process(
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
-def test_a_number_of_processes_that_is_none_is_said(
+def test_a_wrong_number_of_processes_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     monkeypatch.setenv(name, "two")
@@ -570,7 +570,7 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
+def test_input_that_ranks_cannot_share_is_refused_once(alone: Path) -> None:
     for options, wrong in (
         (["evaluate", alone, "--data", "-"], "torchrun passes standard input to one process"),
         (["predict", alone, "a text"], "give --in FILE"),

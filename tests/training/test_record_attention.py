@@ -156,7 +156,7 @@ def test_other_inputs_are_refused_on_resuming(
         ("one " * 1100 + "\tone", "positions"),
     ],
 )
-def test_what_cannot_be_looked_at_is_said_before_the_run(
+def test_inputs_that_cannot_be_recorded_are_refused_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{one}\t{one}\n" for one in WORDS * 3), encoding="utf-8")
@@ -295,7 +295,7 @@ def test_a_series_taken_up_anywhere_ends_as_one_never_stopped(tmp_path: Path, st
     assert (tmp_path / "stopped" / FILE).read_bytes() == (tmp_path / "straight" / FILE).read_bytes()
 
 
-def test_a_damaged_series_is_said(tmp_path: Path) -> None:
+def test_a_damaged_series_is_an_error(tmp_path: Path) -> None:
     Series(tmp_path, [{"text": "a"}]).add(0, "loss", None, [[seen()]])
     text = (tmp_path / FILE).read_text(encoding="utf-8")
     for broken in (text[:-30], "", text.replace('"format": 1', '"format": 9'), "[]\n"):
@@ -304,7 +304,7 @@ def test_a_damaged_series_is_said(tmp_path: Path) -> None:
             Series(tmp_path, [{"text": "a"}])
 
 
-def test_what_is_too_large_is_averaged_then_cut_and_says_so() -> None:
+def test_large_maps_are_averaged_then_cut_with_a_note() -> None:
     (whole,) = fit_maps([seen(4, heads=3)], max_weights=48)
     assert (whole.weights.shape, whole.note) == ((1, 3, 4, 4), "")
     one = seen(4, heads=2)

@@ -59,7 +59,7 @@ def test_tensorboard_has_the_log_and_drops_what_a_resumed_run_does_again(data: P
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_service_is_told_each_line(data: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_service_gets_each_line(data: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     begun: list[dict[str, Any]] = []
     told: list[tuple[int, dict[str, Any]]] = []
     ended: list[bool] = []
@@ -105,7 +105,7 @@ def test_a_service_that_cannot_begin_is_one_line(
     assert "wandb cannot start (no key at all); log in with: wandb login" in capsys.readouterr().err
 
 
-def test_what_is_not_there_is_said_before_anything_is_written(
+def test_a_missing_package_is_an_error_before_anything_is_written(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(REPORTERS["trackio"], "package", "no_such_package")

@@ -179,7 +179,7 @@ class Shares(Alone):
 
 @pytest.mark.parametrize("lost", [4, 7])
 @pytest.mark.parametrize("ended", [0, 3])  # the step of the last one whose writing ended; every third is saved
-def test_only_shares_whose_writing_ended_are_said_to_be_there(toy, tmp_path, ended, lost):
+def test_only_complete_shards_are_named(toy, tmp_path, ended, lost):
     error = RuntimeError("gloo: Connection closed by peer")
 
     def gone(step):

@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_what_a_run_leaves(run: Path) -> None:
+def test_files_of_a_run(run: Path) -> None:
     kept = {path.name for path in run.iterdir()}
     assert kept >= {
         "config.json",
@@ -235,7 +235,7 @@ def test_resuming_on_other_data_is_refused(
         (["--tuning.layer-decay=0.5"], "--tuning.layer-decay is 0.5, but the run in"),
     ],
 )
-def test_what_a_run_cannot_hear_any_more_is_refused_by_name(
+def test_options_that_a_resumed_run_cannot_change_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     begun = command(pairs(tmp_path, 30), tmp_path / "out")
@@ -244,7 +244,7 @@ def test_what_a_run_cannot_hear_any_more_is_refused_by_name(
     assert said in capsys.readouterr().err
 
 
-def test_what_a_resumed_run_was_told_holds_from_then_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_a_resumed_run_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begun = command(pairs(tmp_path, 30), tmp_path / "out")
     assert cli.main([*begun, "--max-steps=2", "--seed=1"]) == 0
     first = (tmp_path / "out" / "run.toml").read_text(encoding="utf-8")
@@ -424,7 +424,7 @@ def test_two_vocabularies(tmp_path: Path) -> None:
     assert isinstance(heedful.pipeline(None, out)("one two", max_new_tokens=3)["output"], str)
 
 
-def test_what_is_too_long_is_left_out_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_examples_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = pairs(tmp_path)
     data.write_text(data.read_text(encoding="utf-8") + "zebra " * 60 + "\tzebra\n", encoding="utf-8")
     assert cli.main(command(data, tmp_path / "out", "--max-steps", "2", "--data.max-length", "40")) == 0
@@ -493,7 +493,7 @@ def test_a_class_token_is_part_of_what_a_run_is_made_of(tmp_path: Path, capsys: 
     assert cli.main([*run, "--resume", "--model.class-token=true"]) == 2
 
 
-def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_has_the_weights_of_the_best_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Gone back to an older checkpoint, with a rate that makes nothing better."""
     out = tmp_path / "out"
     options = [
@@ -565,7 +565,7 @@ def test_of_weights_that_chance_cannot_tell_apart_those_of_the_lower_loss_are_ke
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
+def test_bf16_without_instructions_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has: bool
 ) -> None:
     data = tmp_path / "data.csv"

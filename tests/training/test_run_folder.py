@@ -72,7 +72,7 @@ def test_a_run_cut_off_while_it_began_begins_anew_with_its_settings_and_seed(set
     assert said == [f"the run in {out} was cut off before its first step; it starts again, with seed 7"]
 
 
-def test_what_is_overwritten_is_gone_whenever_the_kill_came(settings: RunSettings) -> None:
+def test_an_overwritten_run_is_gone_after_any_kill(settings: RunSettings) -> None:
     out = Path(settings.out)
     old = replace(settings, seed=3, training=TrainingSettings(lr=0.25))
     create_run_folder(out, old)
@@ -106,7 +106,7 @@ def test_another_task_does_not_go_on_with_a_run_that_hardly_began(settings: RunS
         resumed_settings(replace(asked(settings), task="summarization"), lambda line: None)
 
 
-def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSettings) -> None:
+def test_partial_files_go_and_other_files_stay(settings: RunSettings) -> None:
     out = Path(settings.out)
     create_run_folder(out, settings)
     mark_complete(out, settings)

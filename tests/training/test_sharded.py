@@ -59,7 +59,7 @@ def test_steps_go_on_while_shares_are_written(tmp_path, monkeypatch):
     assert torch.equal(found["optimiser"]["state"]["weight"]["exp_avg"], torch.ones(3))
 
 
-def test_what_goes_wrong_meanwhile_is_raised_where_it_is_waited_for(tmp_path, monkeypatch):
+def test_an_error_of_writing_is_raised_on_waiting(tmp_path, monkeypatch):
     live = state(1, 1.0)
     checkpoints = ShardedCheckpoints(tmp_path, Ranks(), lambda: live)
     checkpoints.save(live)
@@ -112,7 +112,7 @@ class Torn(Ranks):
         (DamagedCheckpoint("its file is cut off or damaged"), "its file is cut off"),
     ],
 )
-def test_what_another_cannot_read_is_told_by_the_first(tmp_path, other, said):
+def test_a_checkpoint_that_another_rank_cannot_read_is_reported_by_the_first(tmp_path, other, said):
     ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0)).save(state(1, 1.0))
     with pytest.raises(type(other), match=said):
         ShardedCheckpoints(tmp_path, Torn(other), lambda: state(0, 0.0)).load()

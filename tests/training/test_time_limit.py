@@ -116,7 +116,7 @@ def test_far_too_slow_a_machine_tries_the_smallest_model_alone() -> None:
     assert tried == [None, 64]
 
 
-def test_time_that_is_over_before_the_first_step_is_told() -> None:
+def test_time_that_is_over_before_the_first_step_is_a_warning() -> None:
     made = plan(lambda settings: 1.0, left=-10.0)
     assert made.steps == 1
     (warning,) = [line for line in made.lines() if line.startswith("!")]
@@ -212,7 +212,7 @@ def test_a_size_that_was_set_stays(given: RunSettings) -> None:
     assert list(smaller_sizes(given, SUGGESTED, presets.get("transformer-small"))) == []
 
 
-def test_options_that_were_set_stay_and_their_price_is_told() -> None:
+def test_given_options_stay_with_a_warning() -> None:
     given = asked(warmup=400, batch_tokens=4096, evaluate_every=50, evaluate_examples=700, log_every=7)
     made = plan(lambda settings: 1.0, given=given)
     training = made.settings.training
@@ -226,7 +226,7 @@ def test_options_that_were_set_stay_and_their_price_is_told() -> None:
     assert "--preset" in warning
 
 
-def test_data_that_is_not_seen_once_is_told_with_the_remedy() -> None:
+def test_less_than_an_epoch_is_a_warning_with_a_remedy() -> None:
     made = plan(lambda settings: 1.0, given=replace(asked(batch_tokens=4096), preset="transformer-small"))
     (warning,) = [line for line in made.lines() if line.startswith("!")]
     assert made.epochs < 1
@@ -445,7 +445,7 @@ def test_late_in_a_run_more_steps_do_not_raise_its_learning_rate(toy: Any, clock
     assert before + after == rates, "a resumed run has the same rates"
 
 
-def test_what_was_decided_before_a_kill_is_decided_again(toy: Any, clock: Clock, tmp_path: Path) -> None:
+def test_decisions_before_a_kill_are_made_again(toy: Any, clock: Clock, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 

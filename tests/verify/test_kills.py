@@ -159,7 +159,7 @@ def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
         (2, "exit 1", "rank 0 ended with exit status 1; rank 1 ended with exit status 1"),
     ],
 )
-def test_how_a_run_ended_is_told(
+def test_the_end_of_a_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, does: str, told: str | None
 ) -> None:
     script = tmp_path / "run"
@@ -251,7 +251,7 @@ def of_the_card(run: Path) -> None:
         (of_the_log, "losses", "line 6 (step 6)"),
     ],
 )
-def test_what_differs_is_named(
+def test_differences_are_named(
     run: Path, tmp_path: Path, change: Callable[[Path], None], found: str, named: str
 ) -> None:
     other = copied(run, tmp_path)
@@ -274,7 +274,7 @@ def test_a_picture_that_is_missing_and_a_half_that_is_left_are_found(run: Path, 
     assert off(run, other) == {"files": "confusion.svg, last/"}
 
 
-def test_what_is_half_written_is_called_what_it_was_to_be(tmp_path: Path) -> None:
+def test_partial_files_have_the_name_of_the_whole(tmp_path: Path) -> None:
     (tmp_path / "last").mkdir()
     for name in ("shards-4-2", "shards-6-3"):
         (tmp_path / name).mkdir()
@@ -329,7 +329,7 @@ def unfaithful(monkeypatch: pytest.MonkeyPatch, error: str | None = None) -> Non
     monkeypatch.setattr(resume, "kill_at", lambda *given: next(killed))
 
 
-def test_a_run_that_goes_on_otherwise_is_told(
+def test_a_run_that_continues_differently_is_reported(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     unfaithful(monkeypatch)
@@ -343,7 +343,7 @@ def test_a_run_that_goes_on_otherwise_is_told(
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"undisturbed", "killed-1", "killed-2"}
 
 
-def test_processes_that_stay_are_told(
+def test_processes_that_stay_are_reported(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfaithful(monkeypatch)
@@ -354,7 +354,7 @@ def test_processes_that_stay_are_told(
     assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("failed", Unfaithful.left_running)
 
 
-def test_a_run_that_cannot_go_on_is_told(
+def test_a_run_that_cannot_continue_is_reported(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfaithful(monkeypatch, "checkpoint.pt is cut off")
@@ -384,7 +384,7 @@ def test_a_kill_in_words() -> None:
         (["--max-step=3"], "Unknown option: --max-step. Did you mean --max-steps?"),
     ],
 )
-def test_what_cannot_be_the_same_twice_is_refused(
+def test_runs_that_cannot_repeat_are_refused(
     data: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     assert cli.main(["verify", "resume", "text-classification", "--train", str(data), *more]) == 2
@@ -411,7 +411,7 @@ def test_a_folder_with_something_in_it_is_not_taken(data: Path, tmp_path: Path) 
         verify_resume(settings, [], out=tmp_path)
 
 
-def test_who_is_told_to_end_leaves_no_run_behind(tmp_path: Path) -> None:
+def test_ending_the_program_ends_its_run(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from heedful.verify.kills import Session\n"
         "with Session(['translation', '--train', '-'], Path(sys.argv[1])) as session:\n"

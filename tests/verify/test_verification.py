@@ -75,7 +75,7 @@ def test_a_folder_with_stop_strings_holds(published: Published) -> None:
     assert report.ok
 
 
-def test_older_files_hold_and_what_differs_is_told(published: Published) -> None:
+def test_older_files_pass_and_differences_are_named(published: Published) -> None:
     """A pickle with names of before, a computed buffer, and a copy of the tied table."""
     folder = published("gpt2")
     tensors = load_file(folder / "model.safetensors")
@@ -271,7 +271,7 @@ def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.M
     assert found.reason.endswith("a tie, equal in float64")
 
 
-def test_what_breaks_off_is_off(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_reported(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
     def broken(*given: Any, **named: Any) -> Any:
@@ -296,7 +296,7 @@ def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
-def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
+def test_nan_and_large_differences_are_not_ok(number: float) -> None:
     assert not Comparison(difference=number, tolerance=1e-5).ok
     assert Comparison(difference=1e-5, tolerance=1e-5).ok
 

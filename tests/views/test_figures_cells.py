@@ -67,7 +67,7 @@ def test_the_matrix_is_drawn_to_the_weight(head):
     assert ("layer 1, head 1" if head == 1 else "layer 1, mean of 3 heads") in told
 
 
-def test_weights_without_numbers_are_shaded_against_the_largest_and_it_is_said():
+def test_weights_without_numbers_are_shaded_by_the_largest_with_a_note():
     maps = random_maps(1, 1, 26, 40)
     weights = maps.weights[0, 0] / maps.weights.max()
     root = drawn(figures.matrix(maps, 0, 0, "t"))
@@ -212,7 +212,7 @@ def test_a_large_signed_matrix_runs_from_lowest_to_highest_and_says_so():
         (np.zeros((2, 2)), ["a"], "1 names for 2 rows"),
     ],
 )
-def test_what_no_heat_map_can_hold_is_refused(values, rows, message):
+def test_impossible_heat_maps_are_refused(values, rows, message):
     with pytest.raises(HeedfulError, match=message):
         figures.heat(values, rows, title="t")
 

@@ -236,7 +236,7 @@ def test_arrows_end_at_their_boxes():
         (lambda: figures.flow({}, [], "t"), "no box"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_one_line(draw, message):
+def test_impossible_figures_are_refused_in_one_line(draw, message):
     with pytest.raises(HeedfulError, match=message) as caught:
         draw()
     assert "\n" not in str(caught.value)

@@ -90,7 +90,7 @@ def test_rows_that_look_at_nothing_and_sums_a_little_above_one_are_taken():
         ({"overview": np.zeros((1, 1, 2, 2))}, r"give \(2, 1, 2, 2\)"),
     ],
 )
-def test_what_does_not_fit_is_named_in_one_line(changes, said):
+def test_maps_of_wrong_shapes_are_refused(changes, said):
     with pytest.raises(HeedfulError, match=said) as caught:
         window(**changes)
     assert "\n" not in str(caught.value)

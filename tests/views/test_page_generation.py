@@ -75,7 +75,7 @@ def opened(pack, rows, keys):
         ({"maps": [AttentionMaps.of("x", ["a"], ["b"], [[[[1.0]]]])]}, "the maps of x have 1 queries, but 6 tokens"),
     ],
 )
-def test_what_does_not_fit_is_told(changes, told):
+def test_wrong_shapes_are_refused(changes, told):
     with pytest.raises(HeedfulError, match=re.escape(told)):
         steps(**changes)
 

@@ -62,7 +62,7 @@ def opened(pack, *shape):
         ({"pixels": np.zeros((8, 8, 3))}, "give uint8 pixels"),
     ],
 )
-def test_what_does_not_fit_is_told(changes, told):
+def test_wrong_shapes_are_refused(changes, told):
     with pytest.raises(HeedfulError, match=re.escape(told)):
         image(**changes)
 
@@ -239,7 +239,7 @@ def test_the_image_is_dimmed_where_it_is_not_looked_at_and_stays_to_be_seen(open
     assert page.locator(".sheet").is_hidden()  # one layer of one head
 
 
-def test_single_heads_that_were_left_out_are_said_to_be(open_page):
+def test_single_heads_that_were_left_out_are_named(open_page):
     given = image(grid=(6, 7), layers=4, heads=4)
     text = image_page(given, title="Left out", max_bytes=30_000)
     assert facts(text)["heads"] is None
@@ -261,7 +261,7 @@ def test_small_maps_are_each_to_its_own_scale(open_page, shades):
         np.testing.assert_allclose(shades(page.locator(".sheet canvas").nth(number)), scaled, atol=0.01)
 
 
-def test_weights_of_four_bits_are_told_as_exactly_as_the_page_says(open_page):
+def test_weights_of_four_bits_have_the_precision_that_the_page_names(open_page):
     given = image(grid=(6, 7), layers=4, heads=4)
     text = image_page(given, title="Four bits", max_bytes=50_000)
     assert facts(text)["heads"]["bits"] == 4

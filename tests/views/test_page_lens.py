@@ -60,7 +60,7 @@ def first_final(given, position):
         ),
     ],
 )
-def test_lengths_that_do_not_fit_are_told(changes, told):
+def test_wrong_lengths_are_refused(changes, told):
     with pytest.raises(HeedfulError, match=re.escape(told)):
         lens(**changes)
 

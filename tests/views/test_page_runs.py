@@ -93,7 +93,7 @@ def test_a_page_of_nothing_says_what_to_do_until_there_is_something(
     assert page.locator(".none").is_hidden()
 
 
-def test_what_a_run_looks_at_is_drawn_on_demand_and_again_for_newer_weights(
+def test_attention_of_a_run_is_drawn_on_demand_and_again_for_newer_weights(
     tmp_path: Path,
     served: Callable[[], Server],
     open_runs: Callable[..., Any],
@@ -421,7 +421,7 @@ def test_columns_are_explained_and_no_run_reaches_more_than_the_ceiling(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_seventeen_runs_are_told_apart_and_nothing_is_clipped(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
+def test_seventeen_runs_are_distinguishable_and_not_clipped(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
     for i in range(17):
         folder = begun(
             tmp_path / f"text-classification-bert-small-seed{i}", [line(step) for step in range(10, 300, 10)]

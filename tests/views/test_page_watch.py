@@ -102,7 +102,7 @@ def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
     assert 1_500_000 < len(html.encode()) < 5_000_000
 
 
-def test_what_was_kept_is_what_is_read(tmp_path: Path) -> None:
+def test_recorded_attention_is_read_back(tmp_path: Path) -> None:
     series = Series(tmp_path, [{"text": "a b"}])
     weights = np.array([[[[1.0, 0.0], [0.25, 0.75]]]])
     kind = {"name": "self-attention", "queries": ["a", " b"], "keys": ["a", " b"], "layers": [3]}

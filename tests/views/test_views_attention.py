@@ -255,7 +255,7 @@ def test_a_piece_of_any_length_takes_little_room():
     assert group["query"]["pieces"][0].endswith("x…")
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_impossible_views_are_refused():
     with pytest.raises(HeedfulError, match="no attention maps; give at least one"):
         attention_page([], title="")
     with pytest.raises(HeedfulError, match=r"unknown view 'head'.*heads"):

@@ -162,6 +162,6 @@ def test_the_description_names_the_worst():
         (["a"], [[0.5]], "float64"),
     ],
 )
-def test_what_is_no_confusion_matrix_is_refused(labels, counts, message):
+def test_wrong_confusion_matrices_are_refused(labels, counts, message):
     with pytest.raises(HeedfulError, match=message):
         confusion_svg(labels, counts, "t")

@@ -114,7 +114,7 @@ def test_a_loss_that_falls_far_is_drawn_on_a_logarithmic_axis():
     assert "loss" in texts(drawn(loss_curve([{"step": 1, "loss": 6.0}, {"step": 2, "loss": 0.0}], "t")))
 
 
-def test_what_is_not_finite_leaves_a_gap():
+def test_values_that_are_not_finite_leave_a_gap():
     line = [(0, 1.0), (1, 2.0), (2, math.nan), (3, math.inf), (4, 1.0), (5, 2.0)]
     root = drawn(curve({"a": line}, title="t", x_label="x", y_label="y"))
     runs = [element for element in root if (element.get("class") or "").startswith("run")]

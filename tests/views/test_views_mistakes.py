@@ -115,7 +115,7 @@ def test_names_cannot_leave_their_place_in_the_picture():
     assert kinds == {"svg", "title", "desc", "style", "rect", "text", "tspan", "image"}
 
 
-def test_what_is_no_image_is_refused():
+def test_values_that_are_no_images_are_refused():
     for bad in ("text", np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3)), np.zeros((0, 8, 3), np.uint8)):
         with pytest.raises(HeedfulError, match="give uint8 pixels"):
             mistakes_svg([Mistake(bad, "a", "b", 0.5)], "t")
@@ -176,7 +176,7 @@ def test_a_long_text_is_cut():
     assert read.rows[1][0].endswith("word…")
 
 
-def test_no_mistakes_are_said_to_be_none():
+def test_a_page_without_mistakes_says_so():
     text = mistakes_html([], "t")
     assert "no mistakes" in text
     assert "<table" not in text
@@ -220,7 +220,7 @@ def test_a_report_on_texts_shows_them_whole(tmp_path):
     assert cells == [f"text 2 {'x' * 80}|pairf:2", "a, b", "none", "90 %"]
 
 
-def test_how_many_mistakes_there_were_is_said_without_a_confusion(tmp_path):
+def test_the_number_of_mistakes_without_a_confusion(tmp_path):
     """Of entities, answers and several labels there is none, and the 50 surest passed for all."""
     kept = Mistakes()
     for place in range(4812):

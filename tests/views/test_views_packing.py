@@ -44,7 +44,7 @@ def test_many_weights_are_kept_in_eight_bits_small_ones_closer(monkeypatch):
     assert error[weights <= 0.5].max() <= 0.003
 
 
-def test_what_fits_stays_as_it_is():
+def test_small_maps_stay_as_they_are():
     maps = AttentionMaps.of("self-attention", texts(5), texts(5), rows(2, 3, 5, 5))
     fit, bits, text = fitted(maps, 10_000)
     assert fit is maps
@@ -52,7 +52,7 @@ def test_what_fits_stays_as_it_is():
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(300, 300), (1500, 3), (3, 1500), (40, 400)])
-def test_what_does_not_fit_becomes_a_window_under_an_overview_of_the_whole(queries, keys):
+def test_large_maps_become_a_window_and_an_overview(queries, keys):
     weights = rows(2, 2, queries, keys)
     maps = AttentionMaps.of("cross-attention", texts(queries), texts(keys), weights)
     full = len(compressed(weights)[1])

@@ -133,7 +133,7 @@ def test_pictures_of_two_images_may_stand_on_one_page():
         (np.zeros((3, 8, 8), np.uint8), 2, r"shape \(3, 8, 8\)"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(draw, pixels, patch, message):
+def test_impossible_patches_are_refused(draw, pixels, patch, message):
     with pytest.raises(HeedfulError, match=message):
         draw(pixels, patch, "t")
 

@@ -12,7 +12,7 @@ from heedful.views.text import visible
 TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # of Unicode's Annex 9
 
 
-def test_what_turns_a_text_stands_by_its_number() -> None:
+def test_characters_that_turn_a_text_are_shown_by_number() -> None:
     turning = [chr(code) for code in range(0x110000) if unicodedata.bidirectional(chr(code)) in TURNS]
     assert len(turning) == len(TURNS)
     for character in [*turning, "\u200e", "\u200f", "\u061c"]:
@@ -22,7 +22,7 @@ def test_what_turns_a_text_stands_by_its_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["\u200b", "\ufeff", "\u00ad", "\u2060", "\u200d", "\u200c\u200d"])
-def test_what_is_unseen_alone_is_seen(text: str) -> None:
+def test_invisible_characters_are_shown(text: str) -> None:
     assert visible(text) == "".join(f"<U+{ord(character):04X}>" for character in text)
 
 

@@ -59,7 +59,7 @@ def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
         ([[0.5, 0.5], [1, 0], [-2, 3]], "-2 is not in 0..1"),
     ],
 )
-def test_what_does_not_fit_is_named(weights, said):
+def test_wrong_weights_are_refused(weights, said):
     with pytest.raises(HeedfulError, match=said):
         checked_weights(["a", "b"], ["x", "y", "z"], weights, "TS")
 

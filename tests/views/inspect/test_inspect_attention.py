@@ -133,7 +133,7 @@ def test_blocks_are_means(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
             assert_close(maps["overview"][..., i, j], block.mean((-1, -2)), "layer")
 
 
-def test_what_a_page_cannot_hold_is_windowed(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_maps_of_a_page_are_windowed(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "DEFAULT", 8 * 2 * 36)  # 8 heads in all, 6 × 6 of each
     monkeypatch.setattr(attention, "LEAST", 2)
     maps = inspect(made("decoder"), "a small dog sees two cats and more").data["maps"][0]

@@ -96,7 +96,7 @@ def test_wrong_places(made: Make, options: dict[str, object], said: str) -> None
 
 
 @pytest.mark.parametrize("one", [7, None, ["a"], {"words": "a"}, b"a"])
-def test_what_is_no_text(made: Make, one: object) -> None:
+def test_inputs_without_text_are_refused(made: Make, one: object) -> None:
     for kind in ("encoder", "decoder", "pair"):
         if one == ["a"]:
             continue  # a list of one input is that input

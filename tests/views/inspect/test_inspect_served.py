@@ -189,7 +189,7 @@ def test_an_answer_is_bounded(made: Make, monkeypatch: pytest.MonkeyPatch) -> No
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_what_cannot_be_is_refused(made: Make, kind: str, request_: dict[str, Any], message: str) -> None:
+def test_wrong_requests_are_refused(made: Make, kind: str, request_: dict[str, Any], message: str) -> None:
     opened = open_loaded(heedful.from_pretrained(made(kind)), made(kind))
     with pytest.raises(HeedfulError, match=message) as caught:
         look(opened, request_)
