@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fresh_process
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
@@ -22,7 +24,7 @@ from heedful.kernels import onednn_linear as onednn
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
 from heedful.kernels.plan import decoding_kernels
-from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear, PrepackedLinear
+from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear, PrepackedLinear, int8_weight_levels
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
 from heedful.models import Model
@@ -168,7 +170,7 @@ def test_a_packed_map_multiplies_by_the_weights_it_shows(dtype: str, activation:
         "float32": 0.0,
         "bfloat16": 2.0**-8,
         "float16": 2.0**-11,
-        "int8": 0.51 / Int8Linear.WEIGHTS,
+        "int8": 0.51 / int8_weight_levels(),
         "int4": 1.1 / 15,
     }[dtype]
     assert bool(((shown - weight).abs() <= most * step).all())
@@ -176,11 +178,30 @@ def test_a_packed_map_multiplies_by_the_weights_it_shows(dtype: str, activation:
 
 def test_int8_is_exact_where_whole_numbers_are_enough() -> None:
     random = torch.Generator().manual_seed(0)
-    most = Int8Linear.WEIGHTS
+    most = int8_weight_levels()
     weight = torch.randint(-most, most + 1, (8, 16), generator=random).float()
     x = torch.randint(-127, 128, (5, 16), generator=random).float()
     weight[:, 0], x[:, 0] = most, -127  # so that every scale is 1
     assert torch.equal(Int8Linear(weight)(x), x @ weight.T)
+
+
+LARGEST = """
+import torch
+from heedful.kernels.prepacked_linear import Int8Linear, int8_weight_levels
+weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(0))
+packed, rows = Int8Linear(weight), weight[:5].sign() * 127
+exact = rows.double() @ packed.weight.double().T
+print(int8_weight_levels(), (packed(rows).double() - exact).abs().max().item() / exact.abs().max().item() < 1e-6)
+"""
+
+
+@pytest.mark.parametrize("kernels", ["DEFAULT", "AVX2"])
+def test_int8_sums_do_not_overflow_whichever_kernel_runs(kernels: str) -> None:
+    """oneDNN's switch takes the kernels of another processor: those without VNNI add two products in 16 bits."""
+    done = fresh_process.run(LARGEST, env={**os.environ, "ONEDNN_MAX_CPU_ISA": kernels})
+    levels, is_exact = done.stdout.split()
+    assert is_exact == "True"
+    assert levels == "63" or kernels == "DEFAULT"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])

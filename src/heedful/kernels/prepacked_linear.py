@@ -11,6 +11,7 @@ Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -139,16 +140,41 @@ class HalfLinear(PrepackedLinear):
         return self.activated(torch.ops.quantized.linear_dynamic_fp16(rows, self.packed))
 
 
+def int8_product(rows: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    """Returns Σ (x − 128) w, times the scale of the output, for rows of unsigned bytes x, in float32."""
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        rows, 1.0, 128, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return product
+
+
+@cache
+def int8_weight_levels() -> int:
+    """Returns the largest level of an int8 weight whose products the kernel sums exactly: 127 or 63.
+
+    Kernels without VNNI add two products in 16 bits, where larger weights overflow in silence. Which kernel runs is
+    found by products of the largest numbers: it follows from the processor, and from oneDNN's own settings
+    (``ONEDNN_MAX_CPU_ISA``).
+    """
+    inputs, outputs = 64, 16
+    packed = torch.ops.onednn.qlinear_prepack(torch.full((outputs, inputs), 127, dtype=torch.int8), None)
+    scales, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
+    for count in (1, FEW + 1, 64):
+        rows = torch.full((count, inputs), 255, dtype=torch.uint8)
+        if not (int8_product(rows, packed, scales, zeros) == inputs * 127 * 127).all():
+            return 63
+    return 127
+
+
 class Int8Linear(PrepackedLinear):
     """Int8 weights W ≈ s_out q, with a scale per output; rows of x are quantised as they are read: x ≈ s_row q.
 
-    s = max |·| / 127 (for weights on a processor without VNNI: max |·| / 63), so that zero stays zero. Integer products
-    are exact: y = s_row s_out Σ q q + b. Each row has its own scale, so its result is the same alone and in a batch.
+    s = max |·| / 127 (for weights where the kernel needs it, max |·| / 63: ``int8_weight_levels``), so that zero stays
+    zero. Integer products are exact: y = s_row s_out Σ q q + b. Each row has its own scale, so its result is the same
+    alone and in a batch.
     """
 
     LEVELS = 127
-    # a processor without VNNI adds two products in 16 bits, where larger weights would overflow in silence
-    WEIGHTS = 127 if getattr(torch.cpu, "_is_vnni_supported", lambda: False)() else 63
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
@@ -165,7 +191,7 @@ class Int8Linear(PrepackedLinear):
     def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Returns q (out, into) in int8 and s_out (out,) in float32."""
         weight = weight.detach().float()
-        scales = _scale(weight, cls.WEIGHTS)[:, 0].contiguous()
+        scales = _scale(weight, int8_weight_levels())[:, 0].contiguous()
         levels = (weight / scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2's weights are transposed
         return levels, scales
 
@@ -178,10 +204,7 @@ class Int8Linear(PrepackedLinear):
         """Returns act(rows Wᵀ + b); the kernel reads rows of unsigned bytes, 128 for zero."""
         scale = _scale(rows, self.LEVELS)
         levels = (rows / scale).round_().add_(128).to(torch.uint8)
-        y = torch.ops.onednn.qlinear_pointwise(
-            levels, 1.0, 128, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        y = y.mul_(scale)
+        y = int8_product(levels, self.packed, self.scales, self.zeros).mul_(scale)
         return self.activated(y if self.bias is None else y.add_(self.bias))
 
 
