@@ -36,6 +36,7 @@ from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, Sinu
 from heedful.errors import HeedfulError
 from heedful.kernels import compiled_step, few_rows
 from heedful.kernels.few_rows import CompiledLinear, compiler
+from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear
 from heedful.layers.attention import explicit_attention
@@ -43,6 +44,14 @@ from heedful.layers.feedforward import ACTIVATIONS
 from tolerances import assert_close
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++ on Linux)")
+
+
+@pytest.fixture(autouse=True)
+def _needs_bfloat16(request: pytest.FixtureRequest) -> None:
+    """Cases of bfloat16 are skipped, saying so, where ``optimize`` refuses to compile for it."""
+    if "bfloat16" in request.node.name and not has_onednn(torch.bfloat16):
+        pytest.skip("oneDNN has no products of bfloat16 on this processor")
+
 
 IDS = torch.tensor([[9, 14, 33, 7, 52], [8, 30, 11, 47, 5], [55, 6, 24, 13, 38], [3, 4, 5, 6, 7]])
 MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]]).bool()
