@@ -256,6 +256,13 @@ def test_garbage_behind_a_request_is_in_no_log(hasty: Running, capfd: pytest.Cap
     assert capfd.readouterr().err == ""
 
 
+def test_a_refused_body_is_in_no_log(hasty: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    head = b"POST /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answer(hasty, head + b"no number\r\n")[0] == 400
+    hasty.until(lambda: count(hasty) == 0)
+    assert capfd.readouterr().err == ""
+
+
 def chunked(content: bytes, size: int) -> bytes:
     chunks = [content[start : start + size] for start in range(0, len(content), size)]
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"

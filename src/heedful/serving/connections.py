@@ -190,6 +190,9 @@ class Connection(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
+            if self.cycle is not None:  # of the application, whose own response would be a second one
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
         self.transport.close()
 
     def _update(self) -> None:
