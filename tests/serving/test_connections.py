@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +254,42 @@ def test_garbage_behind_a_request_is_in_no_log(hasty: Running, capfd: pytest.Cap
         received(connection)
     hasty.until(lambda: hasty.service.is_idle)
     assert capfd.readouterr().err == ""
+
+
+def test_a_refused_body_is_in_no_log(hasty: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    head = b"POST /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answer(hasty, head + b"no number\r\n")[0] == 400
+    hasty.until(lambda: count(hasty) == 0)
+    assert capfd.readouterr().err == ""
+
+
+def chunked(content: bytes, size: int) -> bytes:
+    chunks = [content[start : start + size] for start in range(0, len(content), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", b"x" * 500_000])
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/health"])
+def test_bodies_in_many_small_chunks_are_refused(
+    hasty: Running, monkeypatch: pytest.MonkeyPatch, path: bytes, before: bytes
+) -> None:
+    events: list[Any] = []
+    own = connections._Protocol.next_event
+    monkeypatch.setattr(connections._Protocol, "next_event", lambda state: events.append(1) or own(state))
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % path
+    with hasty.raw(head + (chunked(before, 500_000)[:-5] if before else b"")) as connection, suppress(OSError):
+        connection.sendall(chunked(b"x" * 50_000, 1))
+        received(connection)
+    hasty.until(lambda: count(hasty) == 0)
+    assert len(events) < 3000
+
+
+@pytest.mark.parametrize(("length", "size"), [(1000, 1), (100_000, 80), (1_000_000, 256)])
+def test_a_body_may_come_in_chunks(hasty: Running, length: int, size: int) -> None:
+    body = json.dumps({"prompt": "the fig", "max_tokens": 1}).encode().ljust(length)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answer(hasty, head + chunked(body, size))[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/nothing"])

@@ -20,6 +20,7 @@ from running_server import Running, slow
 
 import heedful
 from heedful.generation.method import MethodInput
+from heedful.generation.slots import SlotDecoder
 from heedful.inference.pipeline import Pipeline
 from heedful.serving import app, generation, requests
 from heedful.serving.admission import Admission, RequestError, ServiceLimits
@@ -620,6 +621,17 @@ def test_an_error_is_made_for_the_first_of_many_wrong_values(
     assert status == 400
     assert error["message"]
     assert sum(counts) < 30  # each takes a kilobyte or two
+
+
+def test_options_are_resolved_once_for_many_prompts(
+    served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    own = SlotDecoder.takes
+    monkeypatch.setattr(SlotDecoder, "takes", lambda options: calls.append(options) or own(options))
+    for prompts in (["a"] * 5000, [[1]] * 5000):
+        assert served("text-generation").refused("/v1/completions", prompt=prompts)[0] == 413
+    assert 0 < len(calls) < 10  # all else waits meanwhile
 
 
 def test_values_of_a_field_are_bounded(served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch) -> None:

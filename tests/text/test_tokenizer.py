@@ -258,6 +258,16 @@ def test_a_forked_child_encodes_without_a_warning() -> None:
     assert "parallelism" not in done.stderr.lower()  # the library's warning; Python 3.12 has one of its own at fork
 
 
+def test_a_text_at_which_the_library_panics() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    backend.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex("(a+)+$"), "")
+    tokenizer = Tokenizer(backend, {})
+    assert tokenizer.encode(["ba"]) == [[0]]
+    for encode in (tokenizer.encode, tokenizer.encode_with_offsets):
+        with pytest.raises(HeedfulError, match=r"tokenizer.json does not fit the text \(.*retry-limit"):
+            encode(["a" * 40 + "b"])
+
+
 def test_a_vocabulary_without_the_unknown_token() -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="b"))
     with pytest.raises(HeedfulError, match=r"tokenizer.json does not fit the text .*use the model's own"):

@@ -22,6 +22,8 @@ from heedful.serving.admission import RequestError, ServiceLimits
 from heedful.serving.responses import HEADERS, UNREAD, error_response
 
 GRACE = 0.25  # seconds in which a connection makes no room yet: its request may be on the way
+HEADER_BYTES = 1 << 16  # of a request
+CHUNKS, CHUNK = 1024, 256  # of a body: chunks of any size, and bytes that each of the others has on average
 
 
 @dataclass(eq=False)
@@ -108,6 +110,26 @@ class Listener(socket.socket):
         return accepted, address
 
 
+class _Protocol(h11.Connection):
+    """h11's state of a connection, which refuses a body in chunks that are many and small.
+
+    A chunk takes as long as a small request, and all of them that have arrived are read before anything else is done.
+    """
+
+    _missing = 0  # bytes that the chunks of the body would need to be large enough
+
+    def next_event(self) -> Any:
+        """Returns the next event; raises ``h11.RemoteProtocolError`` for what is not to be answered."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._missing = 0
+        elif isinstance(event, h11.Data):
+            self._missing = max(0, self._missing + event.chunk_start * CHUNK - len(event.data))
+            if self._missing > CHUNKS * CHUNK:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        return event
+
+
 class Connection(H11Protocol):
     """uvicorn's protocol of a connection, with a deadline for each header and for a response that nobody reads.
 
@@ -118,6 +140,7 @@ class Connection(H11Protocol):
 
     def __init__(self, connections: Connections, **given: Any) -> None:
         super().__init__(**given)
+        self.conn = _Protocol(h11.SERVER, HEADER_BYTES)
         self._connections, self._unsent = connections, 0
         self._deadline: asyncio.TimerHandle | None = None
         self.app_state = {**self.app_state, "connections": connections}
@@ -167,6 +190,9 @@ class Connection(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
+            if self.cycle is not None:  # of the application, whose own response would be a second one
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
         self.transport.close()
 
     def _update(self) -> None:

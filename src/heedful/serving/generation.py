@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from heedful.errors import HeedfulError, plural
@@ -39,7 +40,7 @@ class Question:
     leaves_out_turns: bool = False  # the oldest of a conversation, as many as do not fit
     field: str = "prompt"  # of the request
 
-    @property
+    @cached_property
     def in_slots(self) -> bool:
         """True if the slots decode it, False for a search."""
         return SlotDecoder.takes(replace(self.decoding, stop_strings=(), num_return_sequences=1))

@@ -433,9 +433,10 @@ def _readable_encoding_errors(texts: Iterable[str]) -> Iterator[None]:
             if any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise HeedfulError(f"{text[:40]!r} holds half of a surrogate pair; use whole characters") from None
         raise
-    except Exception as error:
-        if type(error) is not Exception:  # the library raises the bare class
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":  # the library raises these two
             raise
+        reason = tokenizer_config.first_line(error)
         raise HeedfulError(
-            f"tokenizer.json does not fit the text ({error}); use the model's own tokenizer.json"
+            f"tokenizer.json does not fit the text ({reason}); use the model's own tokenizer.json"
         ) from None
