@@ -288,6 +288,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda run: (run / "metrics.jsonl").write_bytes(b"0" * ((1 << 24) + (1 << 22))),
         "a line of more",
     ),
+    "20 GB of holes": (lambda run: os.truncate(run / "metrics.jsonl", 20 << 30), "more than .* new bytes"),
     "no step": (lambda run: (run / "metrics.jsonl").write_text('{"loss": 1}\n'), "has no step"),
     "no UTF-8": (lambda run: (run / "metrics.jsonl").write_bytes(b'{"step": "\xff"}\n'), "metrics.jsonl"),
     "a FIFO for a log": (lambda run: fifo(run / "metrics.jsonl"), "metrics.jsonl is not a regular file"),

@@ -26,6 +26,7 @@ CARD = "heedful.json"  # of the best weights; its verdict, written at the end of
 MAX_POINTS = 500  # of a curve; beyond, neighbours are averaged
 CHUNK = 1 << 22  # bytes read at a time
 MAX_LINE = 1 << 24  # bytes of a line of the log
+MAX_READ = 1 << 28  # new bytes of a log that are read; a run of a million lines has about as many
 HIGHEST = 1e100  # larger numbers of a log are ignored
 FOLDER = "the folder"  # key of the folder's own errors
 MISSING = (FileNotFoundError, NotADirectoryError)
@@ -194,6 +195,8 @@ class WatchedRun:
         status = (self.path / LOG).stat()
         if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block until something writes into it
             raise HeedfulError(f"{self.path / LOG} is not a regular file; remove it")
+        if status.st_size - self._at > MAX_READ:  # reading it would keep the page of all runs waiting
+            raise HeedfulError(f"{LOG} has more than {MAX_READ:,} new bytes, which are no log of a run; remove it")
         file = status.st_ino, status.st_size, status.st_mtime_ns
         if file == self._file:
             return False
