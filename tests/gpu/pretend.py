@@ -293,8 +293,8 @@ def _line() -> str:
     """File and line of the package from which the current operation is called."""
     frame = inspect.currentframe()
     while frame is not None:
-        if "/heedful/" in frame.f_code.co_filename:
-            return f"{frame.f_code.co_filename.rpartition('/heedful/')[2]}:{frame.f_lineno}"
+        if "/src/heedful/" in frame.f_code.co_filename:
+            return f"{frame.f_code.co_filename.rpartition('/src/heedful/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return "outside"
 

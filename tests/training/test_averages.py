@@ -221,7 +221,7 @@ def test_two_averages_are_refused():
         asked(polynomial=0.1, ema=0.9)
     with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last cannot be combined"):
         asked(polynomial=0.0, ema=0.9, last=5)
-    with pytest.raises(HeedfulError, match=r"--averaging.last must be at least 2"):
+    with pytest.raises(HeedfulError, match=r"--averaging.last is 1; give at least 2"):
         asked(last=1)
 
 

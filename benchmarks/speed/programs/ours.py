@@ -21,7 +21,7 @@ from heedful.kernels import optimize
 from heedful.kernels.few_rows import compiler
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
-from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.fill_model import align_weights
 from heedful.training import Limits, Loader, Loop, adamw
 from heedful.training.guard import GradientLimits
 from heedful.training.loop_parts import Objective
@@ -98,7 +98,7 @@ def vit(at: Setting) -> Ready:
 def training(at: Setting) -> Ready:
     """The losses of the first steps, in our loop or in a bare one."""
     model = heedful.from_pretrained(at.model, dtype="float32", device=at.device).train()
-    make_contiguous(model)
+    align_weights(model)
     apply_training_plan(model)
     task = tasks.get(TASKS[at.model.name.partition("-")[0]]).load(at.model)
     optimiser = adamw(model, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY)
