@@ -1,4 +1,4 @@
-"""How each task speaks in the Hub's API: names of its options, and the shape of its answers."""
+"""Table of the tasks in the Hub's API: names of their options, and shapes of their answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Output = Callable[[Prediction], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class HubShape:
-    """How a task is asked, and how it answers, in the Hub's API.
+    """Options and answers of a task in the Hub's API.
 
     Attributes:
         output: returns a prediction in the shape of the API.
