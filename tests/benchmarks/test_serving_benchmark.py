@@ -31,7 +31,7 @@ def test_a_short_load(name: str, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "out.json").read_text())[name]
     assert "absent" not in told, told
     for row in (told["2"], told["overload"]):
-        assert row["sent"] == row["complete"] + row["refused"] + row["cancelled"]
+        assert row["sent"] == row["complete"] + row["refused"] + row["cancelled"], row
         assert row["complete"] > 0
         assert row["tokens_per_second"] > 0
         assert row["memory"] > 20

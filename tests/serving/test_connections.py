@@ -123,12 +123,29 @@ def test_a_response_that_nobody_reads_is_not_kept(
         hasty.until(lambda: count(hasty) == 0)
 
 
+def silent(server: Running, opened: ExitStack, content: bytes, number: int) -> list[socket.socket]:
+    """Connections that send something once, one after the other, each read before the next comes."""
+    made = []
+
+    def is_read() -> bool:
+        for one in list(server.server.connections._open.values()):
+            with suppress(OSError):  # closed meanwhile
+                if one.socket.getpeername() == made[-1].getsockname():
+                    return not connections._has_unread(one.socket)
+        return False
+
+    for _ in range(number):
+        made.append(opened.enter_context(server.raw(content)))
+        server.until(is_read)
+    return made
+
+
 @pytest.mark.parametrize("content", [b"", HEAD])
 def test_idle_connections_leave_room(
     narrow: Running, opened: ExitStack, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr(connections, "GRACE", 0.0)
-    idle = [opened.enter_context(narrow.raw(content)) for _ in range(30)]
+    idle = silent(narrow, opened, content, 30)
     for _ in range(3):
         assert httpx.get(f"{narrow.address}/health").status_code == 200
     body = {"prompt": "the fig", "max_tokens": 2}
@@ -165,7 +182,7 @@ def test_a_handshake_that_never_comes_leaves_room(
     names = certificate(tmp_path)
     limits = ServiceLimits(max_tokens=512, connections=6, address_connections=4, reserve=2, header_seconds=2.0)
     with Running(talking, limits, certificate=names) as server:
-        idle = [opened.enter_context(server.raw(b"\x16\x03\x01")) for _ in range(20)]  # the first bytes of a handshake
+        idle = silent(server, opened, b"\x16\x03\x01", 20)  # the first bytes of a handshake
         assert received(idle[0]) == b""  # closed for a later one, or at its own deadline
         trusted = ssl.create_default_context(cafile=names[0])
         address = server.address.replace("http:", "https:")
@@ -181,6 +198,9 @@ class Socket:
 
     def fileno(self) -> int:
         return -1 if self.is_closed else self.number
+
+    def recv(self, size: int, flags: int) -> bytes:
+        raise BlockingIOError
 
     def shutdown(self, how: int) -> None:
         self.is_closed = True
@@ -216,6 +236,34 @@ def test_one_address_does_not_drive_out_others(monkeypatch: pytest.MonkeyPatch) 
     made[0].is_closed = True
     assert admitted("10.0.0.3")
     assert closed() == [0, 1, 2]
+
+
+def test_a_request_that_a_busy_server_has_not_read_makes_no_room(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "GRACE", 0.0)
+    table = Connections(ServiceLimits(connections=8, address_connections=3, reserve=1))
+
+    def admitted() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = (opened.enter_context(one) for one in socket.socketpair())
+        for one in (ours, theirs):
+            one.setblocking(False)
+        assert table.admit(ours, "10.0.0.1")
+        return ours, theirs
+
+    pairs = [admitted() for _ in range(3)]
+    for _, client in pairs:
+        client.sendall(HEAD)
+    pairs.append(admitted())
+    for _, client in pairs:  # nobody was driven out
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+    assert pairs[1][0].recv(100) == HEAD  # read, and half a header: it waits for its client
+    admitted()
+    assert pairs[1][1].recv(1) == b""
+    for _, client in (*pairs[:1], *pairs[2:]):
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
 
 
 def answer(server: Running, content: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -51,17 +51,20 @@ class Connections:
         """Adds a connection and returns True; returns False if there is no room.
 
         Of one address, or of all, the connection that waits longest makes room; among all, it is one of the address
-        with the most that wait. A proxy, one address for all its clients, sends whole requests, which do not wait.
+        with the most that wait. A proxy, one address for all its clients, sends whole requests, which do not wait. Nor
+        does a client whose bytes have arrived while a busy server has not read them yet.
         """
         limits, group, now = self.limits, _network(address), time.monotonic()
         self._open = {number: one for number, one in self._open.items() if one.socket.fileno() == number}
         waiting = [one for one in self._open.values() if one.since is not None and one.since <= now - GRACE]
-        own = [one for one in waiting if one.address == group]
-        if len(own) >= limits.address_connections:
-            self._close(min(own, key=_since))
+        oldest = None
+        if sum(one.address == group for one in waiting) >= limits.address_connections:
+            oldest = _oldest(waiting, group)
         elif waiting and len(self._open) >= limits.connections:
             ((most, _),) = Counter(one.address for one in waiting).most_common(1)
-            self._close(min((one for one in waiting if one.address == most), key=_since))
+            oldest = _oldest(waiting, most)
+        if oldest is not None:
+            self._close(oldest)
         elif len(self._open) >= limits.connections + limits.reserve:
             return False
         self._open[accepted.fileno()] = _Open(accepted, group, now)
@@ -84,8 +87,18 @@ class Connections:
             one.socket.shutdown(socket.SHUT_RDWR)
 
 
-def _since(one: _Open) -> float:
-    return one.since or 0.0
+def _oldest(waiting: list[_Open], address: str) -> _Open | None:
+    """Returns the connection of an address whose client has been silent longest; None if all have sent something."""
+    own = sorted((one for one in waiting if one.address == address), key=lambda one: one.since or 0.0)
+    return next((one for one in own if not _has_unread(one.socket)), None)
+
+
+def _has_unread(connection: socket.socket) -> bool:
+    """Returns True if bytes have arrived that the server has not read."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:  # nothing is there, or the client has gone
+        return False
 
 
 def _network(address: str) -> str:
