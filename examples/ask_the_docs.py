@@ -1,5 +1,6 @@
 """Fine-tunes a published encoder to find what a parameter does in a docstring, and asks it about help pages.
 
+    python examples/code_sets.py parameters
     python examples/ask_the_docs.py MODEL [STEPS]
 
 MODEL is an encoder's folder or Hub id, such as sentence-transformers/all-MiniLM-L6-v2; the run folder is "answers",
@@ -11,8 +12,8 @@ To expect, with that model:
 and answers from Python's own help pages with their probabilities. So few steps do not beat the whole likeliest
 sentence; more do. The same without Python:
 
-    heedful train question-answering --train builtin:parameters --from MODEL --out answers
-    heedful evaluate answers --data builtin:parameters --baseline
+    heedful train question-answering --train parameters/train.jsonl --from MODEL --out answers
+    heedful evaluate answers --data parameters/test.jsonl --baseline
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, RunSettings, TrainingSettings
 from heedful.training.run import train
 
-DATA, OUT = "builtin:parameters", "answers"
+DATA, OUT = Path("parameters"), "answers"
 ASKED = (
     (textwrap.TextWrapper, "What does `width` do?"),
     (textwrap.TextWrapper, "What is `initial_indent` in `TextWrapper`?"),
@@ -40,7 +41,7 @@ def main(model: str, steps: int = 48) -> None:
     if not Path(OUT).exists():
         settings = RunSettings(
             task="question-answering",
-            train=(DATA,),
+            train=(str(DATA / "train.jsonl"),),
             start_from=model,
             out=OUT,
             max_steps=steps,
@@ -48,7 +49,7 @@ def main(model: str, steps: int = 48) -> None:
             training=TrainingSettings(batch_size=8, lr=3e-4),
         )
         train(settings)
-    told = evaluate(OUT, [DATA], baseline=True)
+    told = evaluate(OUT, [str(DATA / "test.jsonl")], baseline=True)
     scores, simple = told["metrics"], told["baseline"]["metrics"]["f1"]
     print(
         f"{told['examples']} questions about other functions: F1 {scores['f1']:.1f}, exactly right "

@@ -1,5 +1,6 @@
 """Trains a token classifier for the role of each name in Python code, and colours a file with its predictions.
 
+    python examples/code_sets.py code-roles
     python examples/code_in_colours.py [FILE [OUT]]
 
 FILE is any file of Python, by default this one; the model is trained first, in the folder OUT ("roles" by default),
@@ -11,8 +12,8 @@ unless it is there. One core, a minute and a half. To expect (other figures on a
 The input is nothing but the tokens of a function: the context decides whether a name is a parameter or a variable.
 Predictions with a probability below one half are underlined. The same without Python:
 
-    heedful train token-classification --train builtin:code-roles --max-epochs 6 --out roles
-    heedful evaluate roles --data builtin:code-roles --baseline
+    heedful train token-classification --train code-roles/train.jsonl --max-epochs 6 --out roles
+    heedful evaluate roles --data code-roles/test.jsonl --baseline
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import heedful
-from heedful.data.builtin.code_roles import SKIPPED
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import RunSettings
 from heedful.training.run import train
 from heedful.views.page import page
 
-DATA = "builtin:code-roles"
+DATA = Path("code-roles")
+SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 HUES = {"parameter": 40, "variable": 90, "attribute": 150, "method": 195, "function": 240, "class": 280}
 HUES |= {"module": 310, "keyword": 345, "global": 15}
 STYLE = "pre { font: 15px/1.6 ui-monospace, monospace; overflow-x: auto; color: var(--quiet); }"
@@ -80,8 +81,9 @@ def painted(source: str, roles: Any) -> tuple[str, int]:
 def main(file: Path, out: Path, steps: int | None = None) -> None:
     """Train, measure, and paint the functions of a file."""
     if not out.exists():
-        train(RunSettings(task="token-classification", train=(DATA,), out=str(out), max_epochs=6, max_steps=steps))
-    told = evaluate(str(out), [DATA], baseline=True)
+        rows = str(DATA / "train.jsonl")
+        train(RunSettings(task="token-classification", train=(rows,), out=str(out), max_epochs=6, max_steps=steps))
+    told = evaluate(str(out), [str(DATA / "test.jsonl")], baseline=True)
     score, simple = told["metrics"]["f1"], told["baseline"]["metrics"]["f1"]
     print(f"{told['examples']} unseen functions: F1 {score:.1f}, of the most frequent role of each word {simple:.1f}")
 

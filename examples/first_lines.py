@@ -1,5 +1,6 @@
 """Fine-tunes a published summariser to write the first lines of docstrings from the text below them.
 
+    python examples/code_sets.py docstrings
     python examples/first_lines.py MODEL [STEPS]
 
 MODEL is the folder or Hub id of an encoder-decoder that summarizes, such as google/flan-t5-small; the run folder is
@@ -10,8 +11,8 @@ work. To expect, with a flan-t5-small that was fine-tuned on titles:
 
 and some predictions. The same without Python, on all docstrings:
 
-    heedful train summarization --train builtin:docstrings --from MODEL --out first-lines
-    heedful evaluate first-lines --data builtin:docstrings --baseline
+    heedful train summarization --train docstrings/train.jsonl --from MODEL --out first-lines
+    heedful evaluate first-lines --data docstrings/test.jsonl --baseline
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from heedful.data import read
 from heedful.settings import DataSettings, RunSettings, TrainingSettings
 from heedful.training.run import train
 
-DATA, OUT, VALID = "builtin:docstrings", "first-lines", "first-lines.jsonl"
+DATA, OUT, VALID = Path("docstrings"), "first-lines", "first-lines.jsonl"
 
 
 def main(model: str, steps: int = 12, unseen: int = 30, shown: int = 4) -> None:
     """Measure, train, measure again, and show."""
-    rows = read(DATA, ["text", "summary"], split="test", limit=unseen)
+    rows = read(DATA / "test.jsonl", ["text", "summary"], limit=unseen)
 
     def rouge(folder: str) -> float:
         pipe = heedful.pipeline("summarization", folder)
@@ -39,11 +40,11 @@ def main(model: str, steps: int = 12, unseen: int = 30, shown: int = 4) -> None:
 
     before = rouge(model)
     if not Path(OUT).exists():
-        few = read(DATA, ["text", "summary"], split="valid", limit=8)  # to validate on; all would take minutes
+        few = read(DATA / "valid.jsonl", ["text", "summary"], limit=8)  # to validate on; all would take minutes
         Path(VALID).write_text("".join(json.dumps(row.values) + "\n" for row in few), encoding="utf-8")
         settings = RunSettings(
             task="summarization",
-            train=(f"{DATA}:train",),
+            train=(str(DATA / "train.jsonl"),),
             valid=(VALID,),
             start_from=model,
             out=OUT,
@@ -59,7 +60,8 @@ def main(model: str, steps: int = 12, unseen: int = 30, shown: int = 4) -> None:
         f"{simple.metrics['rougeL']:.1f} of the text's beginning"
     )
     for row, told in zip(rows, write([row.values["text"] for row in rows[:shown]]), strict=False):
-        print(f"\n{row.values['name']}\n    written: {row.values['summary']}\n    said:    {told['output']}")
+        name = row.values["text"].splitlines()[0]
+        print(f"\n{name}\n    written: {row.values['summary']}\n    said:    {told['output']}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Searches source code by its meaning, with the vectors of a published sentence encoder.
 
+    python examples/code_sets.py functions
     python examples/search_code.py MODEL ["which lines of a program were executed?" ...]
 
 MODEL is a folder or a Hub id, such as sentence-transformers/all-MiniLM-L6-v2, used without training. One
-core, a minute the first time; then seconds, since the vectors are saved in the folder "functions". To expect, with that
+core, a minute the first time; then seconds, since the vectors are saved in the folder "vectors". To expect, with that
 model:
 
     895 functions: 47.4 % are the first that their own first line finds, 85.3 % among the first ten
@@ -23,12 +24,12 @@ from heedful.data import read
 from heedful.inference.neighbours import Index
 
 QUESTIONS = ("which lines of a program were executed?", "compile C to object files", "talk to a host over telnet")
-OUT = Path("functions")
+DATA, OUT = Path("functions", "test.jsonl"), Path("vectors")
 
 
 def main(model: str, questions: list[str], limit: int | None = None) -> None:
     """Make the vectors of all functions, or take those that are there; measure, and answer."""
-    rows = read("builtin:functions", {"text": "text", "text_pair": "text"}, split="test", limit=limit)
+    rows = read(DATA, {"text": "text", "text_pair": "text"}, limit=limit)
     sources = [row.values["text_pair"] for row in rows]
     pipe = heedful.pipeline("feature-extraction", model)
     if OUT.exists():
@@ -46,11 +47,10 @@ def main(model: str, questions: list[str], limit: int | None = None) -> None:
         f"{len(rows)} functions: {first:.1f} % are the first that their own first line finds, {ten:.1f} % among the "
         "first ten"
     )
-    names = dict(zip(sources, (row.values["name"] for row in rows), strict=True))
     for question, nearest in zip(questions, index.nearest(questions, k=3), strict=True):
         print(f"\n{question}")
         for near in nearest:
-            print(f"    {near.score:.2f}  {names[near.text]}")
+            print(f"    {near.score:.2f}  {near.text.splitlines()[0]}")
 
 
 if __name__ == "__main__":

@@ -234,14 +234,21 @@ def encoder(tmp_path: Path) -> str:
     return settings.out
 
 
+def parts(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A data set as ``code_sets.py`` writes it, with the same rows in each part."""
+    folder.mkdir()
+    for name in ("train", "valid", "test"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
 @pytest.mark.full
 def test_code_in_colours(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After two steps, on a few functions: the page has the whole of the code."""
     module = loaded("code_in_colours")
     tags = ["O", "function", "O", "parameter", "O", "O", "O", "parameter", "O", "attribute"]
     rows = [{"words": f"def area ( box ) : return box . side{i}".split(), "tags": tags} for i in range(12)]
-    (tmp_path / "roles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    monkeypatch.setattr(module, "DATA", str(tmp_path / "roles.jsonl"))
+    monkeypatch.setattr(module, "DATA", parts(tmp_path / "code-roles", rows))
     file = tmp_path / "area.py"
     file.write_text('def area(box, unit="long enough to be cut <"):\n    """Its area."""\n    return box.wide\n')
     lines = printed(module.main, file, tmp_path / "roles", 2)
@@ -265,6 +272,10 @@ def test_functions_of_a_file() -> None:
 def test_search_code(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
     monkeypatch.chdir(tmp_path)
     module = loaded("search_code")
+    texts = [
+        {"text": f"Compare {i} texts.", "text_pair": f"def compare{i}(a, b):\n    return a == b"} for i in range(12)
+    ]
+    parts(tmp_path / "functions", texts)
     lines = printed(module.main, encoder, ["compare two strings"], 12)
     assert [shape(line) for line in lines[:1]] == [shape(line) for line in promised(module)]
     assert lines[2] == "compare two strings"
@@ -276,9 +287,8 @@ def test_search_code(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monke
 def test_ask_the_docs(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"question": "What is x?", "context": f"It is {i}. x is here.", "answers": ["here"]} for i in range(12)]
-    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     module = loaded("ask_the_docs")
-    monkeypatch.setattr(module, "DATA", "asked.jsonl")
+    parts(tmp_path / "parameters", rows)
     lines = printed(module.main, encoder, 2)
     (told,) = promised(module)
     assert shape(told) in map(shape, lines)
@@ -314,6 +324,7 @@ def test_first_lines(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monke
     )
     train(settings, quiet=True, say=lambda line: None)
     module = loaded("first_lines")
+    parts(tmp_path / "docstrings", [{"text": f"f{i}()\n\nlong text {i}", "summary": f"short {i}"} for i in range(12)])
     lines = printed(module.main, "titles", 1, 2, 1)
     (told,) = promised(module)
     assert shape(told) in map(shape, lines)

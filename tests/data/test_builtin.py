@@ -149,6 +149,4 @@ def test_an_unknown_column_is_an_error() -> None:
 
 
 def test_the_listing_names_every_set() -> None:
-    assert {"cldr-dates", "cldr-languages", "code-roles", "digits", "docstrings", "parameters", "stdlib"} <= set(
-        builtin.names()
-    )
+    assert {"cldr-dates", "cldr-languages", "digits", "shapes", "stdlib"} <= set(builtin.names())

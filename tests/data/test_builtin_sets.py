@@ -25,11 +25,7 @@ from heedful.errors import HeedfulError
 COLUMNS: dict[str, dict[str, Kind]] = {
     "cldr-dates": {"source": "text", "target": "text"},
     "cldr-languages": {"text": "text", "text_pair": "text?", "label": "label"},
-    "code-roles": {"words": "words", "tags": "tags"},
     "digits": {"image": "image", "label": "label"},
-    "docstrings": {"text": "text", "summary": "text"},
-    "functions": {"text": "text", "text_pair": "text"},
-    "parameters": {"question": "text", "context": "text", "answers": "answers"},
     "shapes": {"image": "image", "text": "texts"},
     "stdlib": {"text": "document"},
 }
@@ -58,8 +54,7 @@ def test_every_set_is_tested_here() -> None:
     assert set(COLUMNS) == set(builtin.names())
 
 
-@pytest.mark.full(keep=5)
-@pytest.mark.parametrize("name", sorted(COLUMNS, key=("docstrings", "functions", "parameters").__contains__))  # slow
+@pytest.mark.parametrize("name", sorted(COLUMNS))
 def test_no_item_is_in_two_parts(name: str) -> None:
     first = next(iter(COLUMNS[name]))
     items = {part: {content(row[first]) for row in made(name, part)} for part in builtin.SPLITS}
@@ -79,8 +74,7 @@ def test_two_processes_make_the_same_rows() -> None:
     assert told.stdout.split() == [digest(name) for name in COLUMNS]
 
 
-@pytest.mark.full(keep=5)
-@pytest.mark.parametrize("name", sorted(COLUMNS, key=("docstrings", "functions", "parameters").__contains__))  # slow
+@pytest.mark.parametrize("name", sorted(COLUMNS))
 def test_reading_a_set(name: str) -> None:
     source, kinds = f"builtin:{name}", COLUMNS[name]
     assert splits(source) == splits([source]) == ("train", "valid", "test")

@@ -86,7 +86,7 @@ def test_a_first_line_that_names_its_columns_is_a_header(tmp_path: Path) -> None
     assert (plain(rows), rows.columns) == ([("in Paris", "O B-LOC", 2)], ("Word", "Tag"))
     assert plain(rows_of(written(tmp_path, "word O\nTag O\n"))) == [("word Tag", "O O", 1)]
     assert [line_of_word(rows[0], place) for place in (0, 1)] == [2, 3]
-    assert {line_of_word(Row({}, file, 2), 1) for file in ("a.jsonl", "a.conllu.gz", "builtin:code-roles")} == {2}
+    assert {line_of_word(Row({}, file, 2), 1) for file in ("a.jsonl", "a.conllu.gz")} == {2}
 
 
 def test_conll_u(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_wrong_sources(tmp_path: Path) -> None:
             written(tmp_path, '{"words": [], "tags": []}\n', "a.jsonl"),
             r"no sentences in .*a\.jsonl; write one object in each line: {",
         ),
-        ([written(tmp_path, TWO), "builtin:code-roles"], "cannot be combined with other files; give it alone"),
+        ([written(tmp_path, TWO), "builtin:digits"], "cannot be combined with other files; give it alone"),
     ]:
         with pytest.raises(HeedfulError, match=message):
             rows_of(source)  # type: ignore[arg-type]

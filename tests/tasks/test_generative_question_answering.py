@@ -16,8 +16,7 @@ import torch
 
 import heedful
 from heedful import cli, tasks
-from heedful.data import Row, Rows, builtin, read
-from heedful.data.rows import Span
+from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.metrics.squad import score
@@ -323,7 +322,7 @@ def test_scores_are_those_of_squad_over_all_references() -> None:
     assert task.baseline(rows, lambda: rows).metrics["f1"] > 0
 
 
-def test_files_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_objects(tmp_path: Path) -> None:
     """SQuAD 2.0, the Hub's shape, a table, references that are not in the context; and what is missing, by its line."""
     kinds = GenerativeQuestionAnswering.columns
     context, question = "The door was painted red.", "Which colour?"
@@ -348,9 +347,6 @@ def test_files_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     }.items():
         rows = read(tmp_path / name, kinds)
         assert [each.values["answers"] for each in rows] == [expected, ()], name
-    built_in = {"question": question, "context": context, "answers": (Span("red", 21),)}
-    monkeypatch.setattr(builtin, "load", lambda source, split: [built_in])
-    assert read("builtin:parameters:test", kinds)[0].values["answers"] == ("red",)
     (tmp_path / "bare.jsonl").write_text(json.dumps({"question": "a", "answers": ["b"]}) + "\n")
     with pytest.raises(HeedfulError, match=r"no column 'context' among 'question', 'answers', in .*bare.jsonl:1"):
         read(tmp_path / "bare.jsonl", kinds)

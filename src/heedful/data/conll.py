@@ -125,7 +125,7 @@ def line_of_word(row: Row, index: int) -> int:
     >>> line_of_word(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
     8
     """
-    has_sentence_lines = row.file.startswith(builtin.PREFIX) or extension(row.file) in (*LISTS, *CONLLU)
+    has_sentence_lines = extension(row.file) in (*LISTS, *CONLLU)
     return row.line if has_sentence_lines else row.line + index
 
 

@@ -404,6 +404,6 @@ def _builtin(
                     f"column {name!r} of {source} has {PLURALS.get(actual, actual)} and cannot be used as {column!r}; "
                     "give other data"
                 )
-            chosen[column] = squad.answer_texts(values[name]) if kind == "references" else values[name]
+            chosen[column] = values[name]
         rows.append(Row({**values, **chosen}, source, line))
     return rows

@@ -192,15 +192,6 @@ class _Reader:
         return Span(text.strip(), start)
 
 
-def answer_texts(answers: Sequence[Span | str]) -> tuple[str, ...]:
-    """Returns the texts of answers, which are spans or texts.
-
-    >>> answer_texts([Span("Ann", 5), "Bob"])
-    ('Ann', 'Bob')
-    """
-    return tuple(answer.text if isinstance(answer, Span) else answer for answer in answers)
-
-
 def _remedy(context: str, text: str) -> str:
     """Returns a hint with the answer's position, found without regard to case and blanks."""
     text = text.strip()

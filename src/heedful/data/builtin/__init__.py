@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heedful.data.builtin import code_roles, dates, digits, docstrings, functions, languages, parameters, shapes, stdlib
+from heedful.data.builtin import dates, digits, languages, shapes, stdlib
 from heedful.errors import HeedfulError, nearest
 
 PREFIX = "builtin:"
@@ -15,17 +15,7 @@ SPLITS = ("train", "valid", "test")
 _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] = {
     "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
     "cldr-languages": (languages.rows, "names and phrases from CLDR in 36 languages, with their language"),
-    "code-roles": (code_roles.rows, "Python functions as tokens, and the role of each name in them"),
     "digits": (digits.rows, "1,797 handwritten digits of 8 × 8 pixels, from scikit-learn"),
-    "docstrings": (docstrings.rows, "details of a Python docstring → its first line"),
-    "functions": (
-        functions.rows,
-        "first line of a Python function's docstring, and the source of the function: code search",
-    ),
-    "parameters": (
-        parameters.rows,
-        "questions on function parameters, answered by spans of docstrings; parameters/unanswered: some have no answer",
-    ),
     "shapes": (shapes.rows, "drawn images of two coloured shapes, each with a sentence: image captioning"),
     "stdlib": (stdlib.rows, "the source of Python's standard library; each module is a document"),
 }

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from textwrap import dedent
 
-from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, sample_split, text_of
-from heedful.errors import HeedfulError
+from heedful.data.builtin.stdlib import no_source, sample_split
+from python_sources.sources import PACKAGES, modules, parsed, text_of
 
 SHARES = {"test": 0.1, "valid": 0.08}  # fractions of all functions; the rest is for training
 LARGE = 0.04  # fraction of all functions; larger packages are for training, since they would fill a split
@@ -21,7 +21,7 @@ LINES = 2  # minimum lines of a body, without the docstring
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def rows(argument: str | None, split: str) -> list[dict[str, str]]:
+def rows(split: str) -> list[dict[str, str]]:
     """Returns the functions of a split.
 
     A row has ``text``, the first line of the docstring, ``text_pair``, the source without the docstring, and ``name``,
@@ -30,10 +30,8 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     several times are left out, and so are first lines of fewer than four words. Other versions of Python and the
     packages have other functions.
 
-    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
+    Raises `HeedfulError` if Python was installed without its source.
     """
-    if argument:
-        raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")
     functions = _all_functions()
     if not functions:
         raise no_source()

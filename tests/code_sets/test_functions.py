@@ -1,4 +1,4 @@
-"""`builtin:functions`: what is taken of a source file, and that no function has its twin in another part."""
+"""The set of functions: what is taken of a source file, and that no function has its twin in another part."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from heedful.data.builtin import functions
+from python_sources import functions
 
 SOURCE = '''
 def short(x):
@@ -66,7 +65,7 @@ def test_functions_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_packages_are_whole_and_the_parts_of_their_sizes() -> None:
-    parts = {part: functions.rows(None, part) for part in ("train", "valid", "test")}
+    parts = {part: functions.rows(part) for part in ("train", "valid", "test")}
     packages = {part: {row["name"].partition(".")[0] for row in rows} for part, rows in parts.items()}
     assert not packages["train"] & packages["test"]
     assert not packages["train"] & packages["valid"]

@@ -13,8 +13,8 @@ from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, text_of
-from heedful.errors import HeedfulError
+from heedful.data.builtin.stdlib import no_source
+from python_sources.sources import PACKAGES, modules, parsed, text_of
 
 SHARES = {"test": 0.08, "valid": 0.06}  # fractions of all rows
 SHORTEST, LONGEST = 3, 25  # words of a summary
@@ -33,7 +33,7 @@ class Docstring(NamedTuple):
     detail: str
 
 
-def rows(argument: str | None, split: str) -> list[dict[str, str]]:
+def rows(split: str) -> list[dict[str, str]]:
     """Returns the rows of a split: ``text`` (the name and the rest of the docstring), ``summary`` and ``name``.
 
     The docstrings are those of the installed Python and packages, so other versions give other rows. A summary is the
@@ -44,10 +44,8 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     summary. All docstrings of a family are in one split: the training split if the family has 1 % of all rows or more,
     else the split that a hash of its summaries determines. So the same packages give the same splits.
 
-    Raises `HeedfulError` for any `argument`, since the set takes none, and if Python was installed without its source.
+    Raises `HeedfulError` if Python was installed without its source.
     """
-    if argument:
-        raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")
     docstrings = _all_docstrings()
     if not docstrings:
         raise no_source()

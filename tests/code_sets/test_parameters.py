@@ -1,4 +1,4 @@
-"""`builtin:parameters`: pieces of docstrings that describe a parameter, no function in two parts, no answer either."""
+"""The set of parameters: pieces of docstrings that describe one, no function in two parts, no answer either."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from python_sources import parameters
+from python_sources.parameters import FORMS, LONGEST, MOST, described
 
-from heedful.data import builtin, read
-from heedful.data.builtin import parameters
-from heedful.data.builtin.parameters import FORMS, LONGEST, MOST, described
-from heedful.data.rows import Kind, Span
-from heedful.errors import HeedfulError
+from heedful.data.rows import Span
 
 PARTS = ("train", "valid", "test")
-COLUMNS: dict[str, Kind] = {"question": "text", "context": "text", "answers": "answers"}
 
 
 @pytest.fixture(scope="module")
 def sets() -> dict[str, list[dict[str, Any]]]:
-    return {part: builtin.load("builtin:parameters", part) for part in PARTS}
+    return {part: parameters.rows(part) for part in PARTS}
 
 
 def named(row: dict[str, Any]) -> str:
@@ -35,6 +32,7 @@ def named(row: dict[str, Any]) -> str:
     return name
 
 
+@pytest.mark.full
 def test_a_few_thousand_questions_of_several_forms(sets: dict[str, list[dict[str, Any]]]) -> None:
     assert 1500 < len(sets["train"]) < 6000
     assert all(150 < len(sets[part]) < len(sets["train"]) / 4 for part in ("valid", "test"))
@@ -45,6 +43,7 @@ def test_a_few_thousand_questions_of_several_forms(sets: dict[str, list[dict[str
         assert max(forms.values()) < 2 * min(forms.values())
 
 
+@pytest.mark.full
 def test_answers_are_pieces_of_what_names_the_parameter(sets: dict[str, list[dict[str, Any]]]) -> None:
     for row in (row for rows in sets.values() for row in rows):
         (span,) = row["answers"]
@@ -64,6 +63,7 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
     assert 0 < len(list(parameters._files())) < len(both)
 
 
+@pytest.mark.full
 def test_no_function_and_no_answer_is_in_two_parts(sets: dict[str, list[dict[str, Any]]]) -> None:
     for what in (
         lambda row: row["function"].rpartition(".")[2].casefold(),
@@ -76,6 +76,7 @@ def test_no_function_and_no_answer_is_in_two_parts(sets: dict[str, list[dict[str
     assert len({(row["question"], row["context"]) for row in rows}) == len(rows)
 
 
+@pytest.mark.full
 def test_signatures_are_those_of_the_installed_packages(sets: dict[str, list[dict[str, Any]]]) -> None:
     """The contexts of some well-known functions begin their own docstrings, as Python itself gives them."""
     owners: dict[str, Any] = {name: getattr(torch.nn, name) for name in ("Conv1d", "Dropout", "Embedding", "LSTM")}
@@ -88,9 +89,10 @@ def test_signatures_are_those_of_the_installed_packages(sets: dict[str, list[dic
     assert found >= 4
 
 
+@pytest.mark.full
 def test_questions_without_an_answer(sets: dict[str, list[dict[str, Any]]]) -> None:
     for part in PARTS:
-        rows = builtin.load(f"builtin:parameters/unanswered:{part}")
+        rows = parameters.rows(part, unanswered=True)
         without = [row for row in rows if not row["answers"]]
         assert 0.1 < len(without) / len(rows) < 0.35
         assert all(not re.search(rf"(?<!\w){named(row)}(?!\w)", row["context"]) for row in without)
@@ -98,17 +100,6 @@ def test_questions_without_an_answer(sets: dict[str, list[dict[str, Any]]]) -> N
         assert key == Counter((row["question"], row["context"]) for row in sets[part])
         shared = {named(row) for row in without} & {named(row) for row in rows if row["answers"]}
         assert len(shared) > 5  # the name alone does not tell
-
-
-def test_the_same_every_time_and_read_as_a_file(sets: dict[str, list[dict[str, Any]]]) -> None:
-    assert builtin.load("builtin:parameters:valid") == sets["valid"]
-    rows = read("builtin:parameters", COLUMNS, split="test", limit=3)
-    assert [row.values for row in rows] == sets["test"][:3]
-    assert [row.line for row in rows] == [1, 2, 3]
-    with pytest.raises(
-        HeedfulError, match=r"unknown argument 'x', in builtin:parameters/x; write builtin:parameters or"
-    ):
-        read("builtin:parameters/x", COLUMNS)
 
 
 NUMPY = """Add two numbers.

@@ -1,4 +1,4 @@
-"""The built-in docstrings: by Python's own reading of them, and no family in two parts."""
+"""The set of docstrings: by Python's own reading of them, and no family in two parts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from python_sources import docstrings
 
-from heedful.data import builtin, read
-from heedful.data.builtin import docstrings
 from heedful.errors import HeedfulError
 
 PARTS = ("train", "valid", "test")
@@ -20,7 +19,7 @@ PARTS = ("train", "valid", "test")
 
 @pytest.fixture(scope="module")
 def sets() -> dict[str, list[dict[str, str]]]:
-    return {part: builtin.load("builtin:docstrings", part) for part in PARTS}
+    return {part: docstrings.rows(part) for part in PARTS}
 
 
 def runs(text: str, size: int) -> set[tuple[str, ...]]:
@@ -40,6 +39,7 @@ def test_sizes_and_shares(sets: dict[str, list[dict[str, str]]]) -> None:
         assert not any(">>>" in row["text"] for row in rows)
 
 
+@pytest.mark.full
 def test_summaries_and_details_are_python_s_own(sets: dict[str, list[dict[str, str]]]) -> None:
     """Of functions of the standard library, imported here and nowhere in the package."""
     found = 0
@@ -61,6 +61,7 @@ def test_summaries_and_details_are_python_s_own(sets: dict[str, list[dict[str, s
     assert found > 15
 
 
+@pytest.mark.full
 def test_no_family_is_in_two_parts(sets: dict[str, list[dict[str, str]]]) -> None:
     for one, other in combinations(PARTS, 2):
         first, second = (
@@ -78,11 +79,12 @@ def test_no_family_is_in_two_parts(sets: dict[str, list[dict[str, str]]]) -> Non
         assert not first["names"] & second["names"]
 
 
+@pytest.mark.full
 def test_each_once_and_the_same_every_time(sets: dict[str, list[dict[str, str]]]) -> None:
     every = [(row["summary"], row["text"].partition("\n\n")[2]) for rows in sets.values() for row in rows]
     assert len(set(every)) == len(every)
     docstrings._splits.cache_clear()
-    assert builtin.load("builtin:docstrings:valid") == sets["valid"]
+    assert docstrings.rows("valid") == sets["valid"]
 
 
 def test_families_by_hand() -> None:
@@ -116,11 +118,4 @@ def test_unreadable_files_are_skipped(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(
         HeedfulError, match=r"no Python source in .*nothing; install Python with the source of its library"
     ):
-        docstrings.rows(None, "train")
-
-
-def test_reading_them_for_a_summary() -> None:
-    rows = read("builtin:docstrings", {"text": "text", "summary": "text"}, split="test", limit=3)
-    assert [row.line for row in rows] == [1, 2, 3]
-    with pytest.raises(HeedfulError, match=r"unknown argument 'x', in builtin:docstrings/x; write builtin:docstrings"):
-        read("builtin:docstrings/x", ("text", "summary"))
+        docstrings.rows("train")

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 from heedful.data.builtin import stdlib
-from heedful.errors import HeedfulError
 
 MOST = {"test": 300, "valid": 200, "train": 1200}  # maximum functions of a split; splits are drawn in this order
 LEAST, LONGEST = 12, 90  # minimum and maximum tokens of a function
@@ -32,7 +31,7 @@ EXCLUDED_NODES = (
 )
 
 
-def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
+def rows(split: str) -> list[dict[str, Any]]:
     """Returns the functions of a split ("train", "valid", "test"): ``words`` (tokens), ``tags`` (roles) and ``module``.
 
     Every name has a role; all other tokens have the tag ``O``:
@@ -49,10 +48,8 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     are in one split, the same as in the set `stdlib`. No two rows have the same tokens. Other versions of Python have
     other functions.
 
-    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
+    Raises `HeedfulError` if Python was installed without its source.
     """
-    if argument:
-        raise HeedfulError(f"unknown argument {argument!r}, in builtin:code-roles/{argument}; write builtin:code-roles")
     return [dict(row) for row in _all_rows()[split]]
 
 

@@ -1,4 +1,4 @@
-"""The built-in set of names in code: roles by hand, by the compiler's own tables, and parts that share nothing."""
+"""The set of names in code: roles by hand, by the compiler's own tables, and parts that share nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from heedful.data import builtin, read, splits
-from heedful.data.builtin.code_roles import functions
-from heedful.errors import HeedfulError
+from python_sources import code_roles
+from python_sources.code_roles import functions
 
 SPLITS = ("train", "valid", "test")
 OUTER = {"class", "function", "global", "module"}
@@ -59,7 +57,7 @@ sep:attribute . count:method ( more:parameter ) try : print:function ( total:var
 
 
 def test_roles_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.data.builtin.code_roles.LONGEST", 200)
+    monkeypatch.setattr("python_sources.code_roles.LONGEST", 200)
     ((words, tags),) = functions(BY_HAND)
     found = [word if tag == "O" else f"{word}:{tag}" for word, tag in zip(words, tags, strict=True)]
     assert found == EXPECTED.split()
@@ -113,7 +111,7 @@ def test_scopes_are_those_of_the_compiler(name: str) -> None:
 
 
 def test_parts_share_no_module_and_no_function() -> None:
-    made = {split: builtin.load(f"builtin:code-roles:{split}") for split in SPLITS}
+    made = {split: code_roles.rows(split) for split in SPLITS}
     words = [row["words"] for split in SPLITS for row in made[split]]
     assert len(words) == len(set(words))
     modules = [{row["module"] for row in made[split]} for split in SPLITS]
@@ -130,22 +128,8 @@ def test_parts_share_no_module_and_no_function() -> None:
             assert named == (tag != "O"), word
 
 
-def test_it_is_read_as_words_and_tags() -> None:
-    columns = {"words": "words", "tags": "tags"}
-    rows = read("builtin:code-roles", columns, split="test", limit=3)  # type: ignore[arg-type]
-    assert splits("builtin:code-roles") == SPLITS
-    assert [row.line for row in rows] == [1, 2, 3]
-    assert rows[0].values["words"][0] == "def"
-    again = read("builtin:code-roles:test", columns, limit=3)  # type: ignore[arg-type]
-    assert [row.values for row in again] == [row.values for row in rows]
-    with pytest.raises(HeedfulError, match="unknown argument 'x', in builtin:code-roles/x; write builtin:code-roles"):
-        builtin.load("builtin:code-roles/x")
-    with pytest.raises(HeedfulError, match="'words' of builtin:code-roles has words and cannot be used as 'text'"):
-        read("builtin:code-roles", ["text"], names=["words"])
-
-
 def test_strings_are_cut_and_words_are_tokens() -> None:
-    for row in builtin.load("builtin:code-roles:valid")[:50]:
+    for row in code_roles.rows("valid")[:50]:
         for word in row["words"]:
             assert len(word) < 16 or word.isidentifier() or word.replace(".", "").isalnum()
             if word != '"…"':

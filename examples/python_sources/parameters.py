@@ -15,10 +15,9 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.data.builtin.stdlib import home, parsed, text_of
 from heedful.data.rows import Span
 from heedful.data.text_files import files_below
-from heedful.errors import HeedfulError
+from python_sources.sources import home, parsed, text_of
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "torch")
 FOLDERS = {
@@ -39,7 +38,7 @@ SHARES = {"test": 10, "valid": 10, "train": 80}  # percentages of the names of f
 MOST = 4  # maximum questions about a function
 LONGEST = 1200  # maximum characters of a context
 ANSWER = range(8, 201)  # characters of an answer
-OTHERS = 3  # in "parameters/unanswered", every third function has no unanswered question
+OTHERS = 3  # with unanswered questions, every third function has no unanswered question
 FORMS = (
     "What does `{parameter}` of `{function}` do?",
     "What is the parameter `{parameter}` of `{function}` for?",
@@ -75,7 +74,7 @@ class Described(NamedTuple):
     parameters: dict[str, Span]
 
 
-def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
+def rows(split: str, unanswered: bool = False) -> list[dict[str, Any]]:
     """Returns the rows of a split: ``question``, ``context``, ``answers`` (one `Span`) and ``function`` (its name).
 
     The context is a docstring up to the end of its parameters, of at most 1,200 characters. The answer is the first
@@ -84,20 +83,13 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     has at most four questions; a question has one of six wordings. Other versions of the packages have other
     docstrings.
 
-    With the argument "unanswered", a quarter of the questions have no answer: they are about a parameter of another
-    function, which the docstring does not contain.
-
-    Raises `HeedfulError` for any other argument.
+    With `unanswered`, a quarter of the questions have no answer: they are about a parameter of another function, which
+    the docstring does not contain.
     """
-    if argument not in (None, "unanswered"):
-        raise HeedfulError(
-            f"unknown argument {argument!r}, in builtin:parameters/{argument}; write builtin:parameters or "
-            "builtin:parameters/unanswered"
-        )
     splits = list(SHARES)
     known = {row["answers"][0].text for other in splits[: splits.index(split)] for row in _answered(other)}
     rows = [row for row in _answered(split) if row["answers"][0].text not in known]
-    if argument:
+    if unanswered:
         functions = [function for function in _all_functions() if part_of(function.name) == split]
         names = sorted({name for function in functions for name in function.parameters})
         chosen = (function for index, function in enumerate(functions) if index % OTHERS)
