@@ -25,7 +25,8 @@ PACKAGE = ROOT / "src" / "heedful"
 # a room imports rooms that stand before it, and itself
 ROOMS = [
     *("errors", "util", "config", "presets", "recipes", "settings", "text", "data", "metrics"),
-    *("layers", "cache", "stack", "heads", "models", "adapters", "kernels", "pretrained", "generation", "inspection"),
+    *("layers", "cache", "stack", "heads", "models", "adapters", "kernels", "optimize_model", "pretrained"),
+    *("generation", "inspection"),
     *("tasks", "inference", "evaluation", "training", "audit", "verify", "export", "views", "demos", "serving"),
     *("api", "registration", "doctor", "cli", "__main__"),
 ]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from heedful.generation.options import NAMES
-from heedful.kernels import LINEAR_CLASSES, PLANS
+from heedful.kernels import PLANS
+from heedful.optimize_model import LINEAR_CLASSES
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 

@@ -27,11 +27,11 @@ from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.inspection import intervene
 from heedful.inspection.logit_lens import logit_lens
-from heedful.kernels.optimize import optimize
 from heedful.layers import attention as attention_module
 from heedful.layers import feedforward, norm, position
 from heedful.metrics import registry
 from heedful.models import Model
+from heedful.optimize_model import optimize
 from heedful.pretrained.model_types import OWN
 from heedful.settings import RunSettings, base
 from heedful.tasks.task import Task

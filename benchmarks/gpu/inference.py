@@ -17,8 +17,8 @@ from benchmarks.gpu.measure import Settings, median_seconds
 from benchmarks.speed.works import Work
 from heedful import presets
 from heedful.config import DecoderConfig, ModelConfig, SpecialTokens
-from heedful.kernels import optimize
 from heedful.kernels.plan import apply_plan
+from heedful.optimize_model import optimize
 from heedful.stack import Stack
 
 PROMPT = 16  # tokens of a prompt

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from heedful.inspection.intervene import intervene
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
-    from heedful.kernels.optimize import optimize
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
+    from heedful.optimize_model import optimize
     from heedful.pretrained import load as from_pretrained
     from heedful.registration import register
     from heedful.stack import Block, Stack
@@ -91,7 +91,7 @@ _HOMES = {
     "from_pretrained": "heedful.pretrained:load",
     "inspect": "heedful.views.inspect.inspect",
     "intervene": "heedful.inspection.intervene",
-    "optimize": "heedful.kernels.optimize",
+    "optimize": "heedful.optimize_model",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "register": "heedful.registration",

@@ -18,7 +18,7 @@ import heedful
 from heedful import presets
 from heedful.generation import decode
 from heedful.generation.token_choice import uniform_numbers
-from heedful.kernels import optimize
+from heedful.optimize_model import optimize
 
 PROMPTS, STEPS, VOCAB, SEED, BORDER = 200, 5, 1000, 11, 1e-5
 CONFIGS = {

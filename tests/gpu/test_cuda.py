@@ -38,13 +38,13 @@ from heedful.generation import decode, stream
 from heedful.heads import head_of
 from heedful.kernels import varlen
 from heedful.kernels.captured import CapturedSteps
-from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import varlen_attention
 from heedful.kernels.vocabulary_loss import has_triton
 from heedful.layers import text_starts
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.mask import Mask, add_bias, causal_mask, padding_mask
+from heedful.optimize_model import optimize
 from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone

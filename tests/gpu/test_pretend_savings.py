@@ -23,10 +23,10 @@ from heedful import cli
 from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError
 from heedful.kernels import varlen
-from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.layers import attention, text_starts
 from heedful.layers.attention import Attention
+from heedful.optimize_model import optimize
 from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Sharded

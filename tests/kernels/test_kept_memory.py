@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.kernels import optimize
 from heedful.kernels.allocator import CAPACITIES, MAX_KERNELS, keep_few_kernels
 from heedful.kernels.plan import apply_training_plan
+from heedful.optimize_model import optimize
 
 PROGRAM = """
 import resource, sys, torch

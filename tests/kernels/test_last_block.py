@@ -32,9 +32,9 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.kernels import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.models import Model, build
+from heedful.optimize_model import optimize
 from tolerances import assert_close
 
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=16))

@@ -27,10 +27,10 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.inspection import intervene
-from heedful.kernels import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded import is_observed, unpadded_inference
 from heedful.models import build
+from heedful.optimize_model import optimize
 from heedful.stack import Stack
 from relative_schemes import CONTENT
 from tolerances import assert_close, is_close

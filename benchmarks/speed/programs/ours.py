@@ -17,10 +17,10 @@ from benchmarks.speed.programs import Absent, Call, Ready, Setting
 from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
 from heedful import tasks
-from heedful.kernels import optimize
 from heedful.kernels.few_rows import compiler
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
+from heedful.optimize_model import optimize
 from heedful.pretrained.fill_model import align_weights
 from heedful.training import Limits, Loader, Loop, adamw
 from heedful.training.guard import GradientLimits

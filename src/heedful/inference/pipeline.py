@@ -14,9 +14,9 @@ from heedful import tasks
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, check_option
 from heedful.inference.input_blocks import BLOCK, FIRST, BlockOptions, BlockWarnings, blocks
-from heedful.kernels.optimize import load_dtype, optimize
 from heedful.models import Model
 from heedful.models.base import device_of
+from heedful.optimize_model import load_dtype, optimize
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find

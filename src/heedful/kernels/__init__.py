@@ -4,14 +4,12 @@
     blocked_attention   attention of a training step on a CPU        cpu_dropout  dropout on a CPU
     onednn_linear       linear maps through oneDNN                   unpadded     layouts without padding
     allocator           keeps freed memory in the process            varlen       attention on a GPU
-    optimize            changes how a model stores its weights, for inference, permanently:
-    prepacked_linear    ... prepacked and quantised linear maps      fused_projections  ... one product for q, k and v
+    prepacked_linear    prepacked and quantised linear maps          fused_projections  one product for q, k and v
 
 A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear``, ...) and can be removed. A new kernel
 is a function in a file here, its entry in ``KERNELS`` and the plans that use it (``plan``).
 """
 
-from heedful.kernels.optimize import LINEAR_CLASSES, optimize
 from heedful.kernels.plan import PLANS, Plan, apply_plan, using
 
-__all__ = ["LINEAR_CLASSES", "PLANS", "Plan", "apply_plan", "optimize", "using"]
+__all__ = ["PLANS", "Plan", "apply_plan", "using"]

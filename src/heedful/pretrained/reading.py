@@ -13,11 +13,11 @@ import torch
 
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead, with_head
 from heedful.errors import HeedfulError, nearest
-from heedful.kernels.optimize import CPU_ONLY, load_dtype, optimize
 from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config, head_name
+from heedful.optimize_model import CPU_ONLY, load_dtype, optimize
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, read_configs
 from heedful.pretrained.ensemble import load_ensemble

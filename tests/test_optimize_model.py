@@ -19,8 +19,8 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
 from heedful.inspection.pruning import prune
-from heedful.kernels import LINEAR_CLASSES, optimize, prepacked_linear
 from heedful.kernels import onednn_linear as onednn
+from heedful.kernels import prepacked_linear
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
 from heedful.kernels.plan import decoding_kernels
@@ -28,6 +28,7 @@ from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
 from heedful.models import Model
+from heedful.optimize_model import LINEAR_CLASSES, optimize
 from tolerances import assert_close
 
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
