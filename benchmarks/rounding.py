@@ -62,7 +62,7 @@ def main() -> None:
     print(f"{ids.numel():,} tokens\nprecision   PyTorch   compiled")
     for dtype in ("float32", "bfloat16", "float16", "int8", "int4"):
         found = [
-            perplexity(heedful.optimize(heedful.from_pretrained(asked.model), dtype, compile=compiled), ids)
+            perplexity(heedful.optimize(heedful.from_pretrained(asked.model), dtype, compiled_decoding=compiled), ids)
             for compiled in (False, True)
         ]
         print(f"{dtype:<9}" + "".join(f"{number:11.4f}" for number in found), flush=True)

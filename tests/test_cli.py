@@ -46,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def pipeline(task: str | None, model: str, **options: Any) -> Any:
         seen["pipeline"] = (task, model, options["device"])
-        seen["compile"] = options["compile"]
+        seen["compiled_decoding"] = options["compiled_decoding"]
         seen["batches"] = []
 
         class Pipe:
@@ -521,7 +521,7 @@ def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
     assert cli.main([*tokens, "--dtype", "int8", "--num-beams", "5", "--max-new-tokens", "9"]) == 0
     decoding = {"num_beams": 5, "max_new_tokens": 9}
     options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid", "draw": None}
-    options |= {"dtype": "int8", "compile": False, "baseline": False, "baseline_train": None}
+    options |= {"dtype": "int8", "compiled_decoding": False, "baseline": False, "baseline_train": None}
     assert calls["evaluate"] == ("model", ("train.en",), options)
 
 

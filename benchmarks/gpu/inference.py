@@ -1,7 +1,7 @@
 """Rows that decode, encode, classify images and translate, in bfloat16 with random weights made on the device.
 
-Ours is optimised as ``heedful.pipeline`` optimises a model (``heedful.optimize``), captured with ``compile=True``;
-compiled, the model is plain.
+Ours is optimised as ``heedful.pipeline`` optimises a model (``heedful.optimize``), captured with
+``compiled_decoding=True``; compiled, the model is plain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ours(config: ModelConfig, program: str, settings: Settings) -> Any:
     model = created(config, settings.device)
     if not program.endswith("compiled"):
         captures = program.endswith("captured") and settings.device == "cuda"  # on a CPU it would be other code
-        return optimize(model, "bfloat16", compile=captures)
+        return optimize(model, "bfloat16", compiled_decoding=captures)
     model = apply_plan(model, "gpu")
     model.compile(backend=settings.compiler)
     return model

@@ -201,7 +201,7 @@ def evaluate(
     columns: Sequence[str] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: bool = False,
+    compiled_decoding: bool = False,
     split: str | None = "test",
     baseline: bool = False,
     quiet: bool = False,
@@ -215,7 +215,8 @@ def evaluate(
         columns: names of the columns in the data.
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
-        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU, as in ``heedful.pipeline``.
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU, as in
+            ``heedful.pipeline``.
         split: "train", "valid" or "test": the part to evaluate, if the data has splits.
         baseline: also score a simple method on the same rows.
         quiet: print nothing.
@@ -250,7 +251,7 @@ def evaluate(
             decoding=decoding,
             device=device,
             dtype=dtype,
-            compile=compile,
+            compiled_decoding=compiled_decoding,
             split=split,
             baseline=baseline,
             say=_silent if quiet else say_to(False),

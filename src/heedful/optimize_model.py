@@ -49,7 +49,7 @@ CPU_ONLY = ("int8", "int4")
 
 
 @torch.no_grad()
-def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool = False) -> M:
+def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decoding: bool = False) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
     - The projections of self-attention become one product. On a CPU the rows of DeBERTa's positions are projected once
@@ -78,8 +78,8 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
-            model that is already optimised, and for ``compile`` if the model does not generate, is float64, or is on
-            neither a CPU nor an NVIDIA GPU.
+            model that is already optimised, and for ``compiled_decoding`` if the model does not generate, is float64,
+            or is on neither a CPU nor an NVIDIA GPU.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -93,10 +93,10 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
-    if compile:
+    if compiled_decoding:
         _check_generates(model)
-    captures = compile and can_capture(model.device)
-    make = _compiled_linears(model, linear_class, dtype_name) if compile and not captures else linear_class
+    captures = compiled_decoding and can_capture(model.device)
+    make = _compiled_linears(model, linear_class, dtype_name) if compiled_decoding and not captures else linear_class
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
@@ -134,7 +134,7 @@ def _check_generates(model: Model) -> None:
     """Raises ``HeedfulError`` for a model that does not generate, and so has no steps to compile."""
     if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
         raise HeedfulError(
-            f"compile=True (--compile) is for decoding, but the model, {model.config.kind!r} with head "
+            f"compiled_decoding is for decoding, but the model, {model.config.kind!r} with head "
             f"{model.config.head.kind!r}, does not generate; leave it out"
         )
 
@@ -148,8 +148,8 @@ def _compiled_linears(
     """
     if model.device.type != "cpu" or linear_class is None:
         raise HeedfulError(
-            f"there is no compiled code for {dtype_name} weights on the device {model.device.type}; leave compile=True "
-            "(--compile) out"
+            f"there is no compiled code for {dtype_name} weights on the device {model.device.type}; leave "
+            "compiled_decoding out"
         )
     try:
         library()

@@ -235,7 +235,7 @@ def test_a_step_that_cannot_be_captured_is_a_single_warning(
             assert_same(decode(model, *rows, **OPTIONS), decode(model_of("rotary"), *rows, **OPTIONS))
     reason = str(error).partition("\n")[0]
     assert [record.message for record in caplog.records] == [
-        f"decoding runs as without compile=True: a step could not be captured ({reason})"
+        f"decoding runs as without compiled_decoding=True: a step could not be captured ({reason})"
     ]
     assert model.captured.refused != isinstance(error, torch.OutOfMemoryError)  # there may be memory later
 
@@ -243,9 +243,9 @@ def test_a_step_that_cannot_be_captured_is_a_single_warning(
 def test_other_devices_are_refused() -> None:
     model = heedful.create("gpt-micro", seed=0).to("meta")
     with pytest.raises(
-        HeedfulError, match=r"no compiled code for float32 weights on the device meta; leave compile=True"
+        HeedfulError, match=r"no compiled code for float32 weights on the device meta; leave compiled_decoding"
     ):
-        heedful.optimize(model, compile=True)
+        heedful.optimize(model, compiled_decoding=True)
 
 
 X = torch.linspace(-1, 1, 12).view(3, 4)

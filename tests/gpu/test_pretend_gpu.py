@@ -269,12 +269,12 @@ def test_captured_decoding(name: str, method: str) -> None:
 
 def test_a_model_shows_that_it_captures_and_an_amd_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretend_gpu():
-        model = optimize(made("gpt-micro").to(CUDA), "bfloat16", compile=True)
+        model = optimize(made("gpt-micro").to(CUDA), "bfloat16", compiled_decoding=True)
         assert "kernels='gpu', captured=CapturedSteps(graphs=0)" in str(model)
         assert model.to("cpu").generate(IDS, LEFT, max_new_tokens=4).shape == (3, 11)  # not captured on a CPU
         monkeypatch.setattr(torch.version, "hip", "6.4")
         with pytest.raises(HeedfulError, match="no compiled code for float32 weights on the device cuda"):
-            optimize(made("gpt-micro").to(CUDA), compile=True)
+            optimize(made("gpt-micro").to(CUDA), compiled_decoding=True)
 
 
 @pytest.mark.parametrize("method", ["greedy", "sampling", "beams", "groups", "prompt lookup", "static", "static beams"])

@@ -118,7 +118,7 @@ def create(stack: str, name: str = "gpt-micro") -> Any:
 def pair(stack: str, dtype: str = "float32", name: str = "gpt-micro") -> tuple[Any, Any]:
     """A model as it is, and the same compiled."""
     plain = create(stack, name).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32)
-    return plain, heedful.optimize(create(stack, name), dtype, compile=True)
+    return plain, heedful.optimize(create(stack, name), dtype, compiled_decoding=True)
 
 
 # -------------------------------------------------------------------------------------------------------- linear maps
@@ -325,7 +325,7 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
     options = METHODS[method]
     rows = 1 if method == "prompt lookup" else 2
     expected = heedful.create(name, seed=0).generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options)
-    fast = heedful.optimize(heedful.create(name, seed=0), compile=True)
+    fast = heedful.optimize(heedful.create(name, seed=0), compiled_decoding=True)
     assert torch.equal(fast.generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options), expected)
     assert calls or method == "prompt lookup"  # which reads the tokens it proposes together
 
@@ -415,7 +415,7 @@ def test_a_pruned_model(calls: list[int]) -> None:
     """Blocks of one head, and an odd number of units in a feed-forward network."""
     parts: dict[str, Any] = {"heads": {0: [0, 2, 3], 1: [0, 1, 3]}, "units": {0: [5], 1: [33]}}
     plain, fast = (heedful.inspection.prune(create("gpt"), **parts) for _ in range(2))
-    assert_steps_equal(plain, heedful.optimize(fast, compile=True), 3, decoder_logits)
+    assert_steps_equal(plain, heedful.optimize(fast, compiled_decoding=True), 3, decoder_logits)
     assert calls == [3] * 4
 
 
@@ -546,7 +546,7 @@ def test_a_custom_feed_forward_is_left_alone(calls: list[int]) -> None:
     model = create("gpt")
     model.decoder.block[0].feed_forward = Zero()
     expected = model.generate(IDS[:1], max_new_tokens=5)
-    fast = heedful.optimize(model, compile=True)
+    fast = heedful.optimize(model, compiled_decoding=True)
     assert torch.equal(fast.generate(IDS[:1], max_new_tokens=5), expected)
     assert calls == []
 
@@ -605,12 +605,12 @@ def test_without_a_compiler_everything_works_as_before(
 def assert_not_compiled(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """A line says why, and decoding goes on."""
     with caplog.at_level(logging.WARNING, "heedful"):
-        model = heedful.optimize(create("gpt"), compile=True)
+        model = heedful.optimize(create("gpt"), compiled_decoding=True)
     assert model.kernels == "cpu-inference"
     assert torch.equal(model.generate(IDS, max_new_tokens=5), create("gpt").generate(IDS, max_new_tokens=5))
     message = caplog.messages[-1]
     assert message.startswith("decoding is not compiled: ")
-    assert "leave compile=True (--compile) out" in message
+    assert "leave compiled_decoding out" in message
     assert "\n" not in message
     with pytest.raises(HeedfulError, match=reason):
         few_rows.library()
@@ -770,28 +770,28 @@ def test_the_command_line(
     assert cli.main(predict) == 0
     expected = capsys.readouterr().out
     assert calls == []
-    assert cli.main([*predict, "--compile"]) == 0
+    assert cli.main([*predict, "--compiled-decoding"]) == 0
     assert capsys.readouterr().out == expected
     assert calls
     del calls[:]
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("the apple\tone\nthe pear\ttwo\n")
-    assert cli.main(["evaluate", folder, "--data", str(pairs), "--compile", "--device", "cpu"]) == 0
+    assert cli.main(["evaluate", folder, "--data", str(pairs), "--compiled-decoding", "--device", "cpu"]) == 0
     assert calls
     del calls[:]
-    monkeypatch.setenv("HEEDFUL_COMPILE", "true")
+    monkeypatch.setenv("HEEDFUL_COMPILED_DECODING", "true")
     assert cli.main(predict) == 0
     assert calls
     classifier = str(saved("text-classification", tmp_path / "classifier"))
     assert cli.main(["predict", classifier, "the apple", "--device", "cpu"]) == 2
-    assert "(--compile) is for decoding, but the model, 'encoder' with head" in capsys.readouterr().err
+    assert "compiled_decoding is for decoding, but the model, 'encoder' with head" in capsys.readouterr().err
     for command in ("predict", "evaluate"):
         assert cli.main([command, "--help"]) == 0
-        assert "--compile" in capsys.readouterr().out
+        assert "--compiled-decoding" in capsys.readouterr().out
 
 
 def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:
     with pytest.raises(HeedfulError, match="does not generate; leave it out"):
-        heedful.optimize(heedful.create("bert-tiny", seed=0), compile=True)
+        heedful.optimize(heedful.create("bert-tiny", seed=0), compiled_decoding=True)
     with pytest.raises(HeedfulError, match="no compiled code for float64 weights on the device cpu"):
-        heedful.optimize(create("gpt"), "float64", compile=True)
+        heedful.optimize(create("gpt"), "float64", compiled_decoding=True)

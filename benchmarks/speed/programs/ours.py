@@ -1,4 +1,4 @@
-"""Ours: optimised as ``heedful.pipeline`` does it; compiled, with ``compile=True``; plain, as training leaves it.
+"""Ours: optimised as ``heedful.pipeline`` does it; compiled, with ``compiled_decoding``; plain, as training leaves it.
 
 Training is ``heedful train``'s: the task's own objective in our ``Loop``, or in a bare loop.
 """
@@ -46,7 +46,7 @@ def opened(at: Setting) -> Model:
         raise Absent("compiled for a CPU alone")
     if compiled and compiler() is None:
         raise Absent("compiled kernels need Linux and the C++ compiler g++")
-    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision, compile=compiled)
+    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision, compiled_decoding=compiled)
 
 
 def generation(at: Setting) -> Ready:

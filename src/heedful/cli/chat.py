@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_model
-from heedful.cli.parser import Compile, Decoding, Device, Dtype
+from heedful.cli.parser import CompiledDecoding, Decoding, Device, Dtype
 from heedful.errors import HeedfulError, plural
 from heedful.generation.options import DecodingSettings
 from heedful.util.escaping import pictured
@@ -31,7 +31,7 @@ def chat(
     system: Annotated[str | None, Parameter(help="a system message before the conversation")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compile: Compile = False,
+    compiled_decoding: CompiledDecoding = False,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
 ) -> None:
     """Talk to a language model that was trained on conversations."""
@@ -40,9 +40,8 @@ def chat(
         raise HeedfulError("--system is empty; give its text, or leave it out")
     import heedful
 
-    conversation = Conversation(
-        heedful.pipeline(None, model, device=device, dtype=dtype, compile=compile), model, decoding.given(), system
-    )
+    pipe = heedful.pipeline(None, model, device=device, dtype=dtype, compiled_decoding=compiled_decoding)
+    conversation = Conversation(pipe, model, decoding.given(), system)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal:
         with suppress(ImportError):

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_file, check_model
-from heedful.cli.parser import Answering, Compile, Decoding, Device, Dtype, Json
+from heedful.cli.parser import Answering, CompiledDecoding, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
 from heedful.generation.options import DecodingSettings
@@ -33,7 +33,7 @@ def evaluate(
     out: Annotated[str | None, Parameter(help="folder for the figures: confusions, mistakes")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compile: Compile = False,
+    compiled_decoding: CompiledDecoding = False,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     baseline: Annotated[bool, Parameter(help="score a simple baseline on the same examples too")] = False,
@@ -59,7 +59,7 @@ def evaluate(
         decoding=decoding.given() | answering.given(),
         device=device,
         dtype=dtype,
-        compile=compile,
+        compiled_decoding=compiled_decoding,
         split=split,
         baseline=baseline,
         baseline_train=baseline_train,

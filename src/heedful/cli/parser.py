@@ -53,7 +53,7 @@ Flattened = Parameter(
 Json = Annotated[bool, Parameter(help="print JSON for programs instead of text for people")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the fastest available by default")]
 Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
-Compile = Annotated[
+CompiledDecoding = Annotated[
     bool, Parameter(help="decode with kernels compiled for this CPU (g++, a few seconds, once), or with CUDA graphs")
 ]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_file, check_model
-from heedful.cli.parser import Answering, Compile, Decoding, Device, Dtype, Json
+from heedful.cli.parser import Answering, CompiledDecoding, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
 from heedful.generation.options import DecodingSettings
@@ -44,7 +44,7 @@ def predict(
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compile: Compile = False,
+    compiled_decoding: CompiledDecoding = False,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     json: Json = False,
@@ -65,7 +65,7 @@ def predict(
     if source is None:
         import heedful
 
-        pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile)
+        pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compiled_decoding=compiled_decoding)
         _check_paths(pipe.task, inputs)
         _predict_texts(pipe, inputs, options, json)
         return
@@ -80,7 +80,7 @@ def predict(
         options=options,
         device=device,
         dtype=dtype,
-        compile=compile,
+        compiled_decoding=compiled_decoding,
         as_json=json,
         overwrite=overwrite,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_file, check_model
-from heedful.cli.parser import Compile, Device, Dtype
+from heedful.cli.parser import CompiledDecoding, Device, Dtype
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def serve(
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compile: Compile = False,
+    compiled_decoding: CompiledDecoding = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, the Hub's task shapes, and a page for the browser."""
     if any(find_spec(name) is None for name in EXTRA):
@@ -78,7 +78,7 @@ def serve(
         check_file(key)
         run.check_certificate(cert, key)
     bound = run.bound_socket(host, port)
-    pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile)
+    pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compiled_decoding=compiled_decoding)
     limits = ServiceLimits(slots=slots, queue=queue, max_tokens=max_tokens, timeout=timeout, drain=drain)
     service = Service(pipe, Path(model).resolve().name if Path(model).exists() else model, limits, exact)
     shown = f"[{host}]" if ":" in host else host

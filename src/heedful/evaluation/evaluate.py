@@ -35,7 +35,7 @@ def evaluate(
     decoding: Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: bool = False,
+    compiled_decoding: bool = False,
     split: str | None = "test",
     baseline: bool = False,
     baseline_train: Sequence[str] | None = None,
@@ -53,7 +53,7 @@ def evaluate(
         decoding: decoding options, named as in ``generate``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
         split: "train", "valid" or "test".
         baseline: also scores a simple method on the same examples; if the method learns, it is trained on the model's
             training data.
@@ -79,7 +79,7 @@ def evaluate(
             raise HeedfulError("torchrun passes standard input to one process only; name a file, or leave torchrun out")
         if not ranks.is_first:
             say, draw = _silent, None
-        pipe = pipeline(None, model, device=own_device(device), dtype=dtype, compile=compile)
+        pipe = pipeline(None, model, device=own_device(device), dtype=dtype, compiled_decoding=compiled_decoding)
         options = pipe.check_options(decoding or {})
         rows = read_rows([pipe], data, columns, split)
         encoded = pipe.task.encode(rows)

@@ -1,4 +1,4 @@
-"""Captured step: a static step that a GPU replays as one CUDA graph (``heedful.optimize(model, compile=True)``).
+"""Captured step: a static step that a GPU replays as one CUDA graph (``compiled_decoding`` of ``heedful.optimize``).
 
 Shapes: R rows, B prompts, S tokens of a source, V vocabulary.
 """

@@ -189,7 +189,7 @@ def pipeline(
     device: str | None = None,
     dtype: Any = None,
     *,
-    compile: bool = False,
+    compiled_decoding: bool = False,
 ) -> Pipeline:
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
@@ -200,7 +200,8 @@ def pipeline(
         device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None keeps the stored dtype, on a GPU too: float32 for most runs of ours, for which "bfloat16" is faster.
-        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (see ``heedful.optimize``).
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (see
+            ``heedful.optimize``).
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
@@ -226,4 +227,4 @@ def pipeline(
     loaded = load(folder, head=task_class.head, device=best_device, dtype=load_dtype(dtype, best_device))
     loaded_task = task_class.load(folder)
     loaded_task.check_model(loaded)
-    return Pipeline(loaded_task, optimize(loaded, dtype, compile=compile), card)
+    return Pipeline(loaded_task, optimize(loaded, dtype, compiled_decoding=compiled_decoding), card)

@@ -43,7 +43,7 @@ def predict(
     options: Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: bool = False,
+    compiled_decoding: bool = False,
     as_json: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -73,7 +73,7 @@ def predict(
         options: options of the task's ``predict``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
         as_json: show predictions as JSON.
         overwrite: start again, even if a file exists.
         quiet: show no progress.
@@ -90,12 +90,13 @@ def predict(
             quiet, show = True, _discard
         start = time.monotonic()
         as_json = is_json(out, as_json)
-        pipe = pipeline(task, model, device=own_device(device), dtype=dtype, compile=compile)
+        pipe = pipeline(task, model, device=own_device(device), dtype=dtype, compiled_decoding=compiled_decoding)
         check_input_columns(pipe.task)
         resolved = _resolve(pipe, options or {}, as_json)
         read = partial(read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card))
         total, digest = _survey(source, read, None if quiet else log.warning)
-        call = [__version__, pipe.task.name, as_json, device, dtype, compile, _effective(options or {}, resolved)]
+        effective = _effective(options or {}, resolved)
+        call = [__version__, pipe.task.name, as_json, device, dtype, compiled_decoding, effective]
         facts = {"model": fingerprint(model), "options": to_json(call), "input": digest}
         file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))

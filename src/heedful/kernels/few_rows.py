@@ -170,7 +170,7 @@ def library() -> Any:
     command = compiler()
     if command is None:
         raise HeedfulError(
-            "compiled kernels need Linux and the C++ compiler g++; install it, or leave compile=True (--compile) out"
+            "compiled kernels need Linux and the C++ compiler g++; install it, or leave compiled_decoding out"
         )
     try:
         key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, _version(command), _processor()))
@@ -178,7 +178,7 @@ def library() -> Any:
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
         raise HeedfulError(
             f"the compiled kernels cannot be stored or loaded: {error}; set HEEDFUL_CACHE to another folder, or leave "
-            "compile=True (--compile) out"
+            "compiled_decoding out"
         ) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
@@ -191,7 +191,7 @@ def _version(command: tuple[str, ...]) -> str:
     if done.returncode or "Free Software Foundation" not in done.stdout:
         raise HeedfulError(
             f"{' '.join(command)} is not GCC, whose OpenMP runtime PyTorch uses; set CXX to g++, or leave "
-            "compile=True (--compile) out"
+            "compiled_decoding out"
         )
     return done.stdout
 
@@ -241,7 +241,7 @@ def _compile(command: tuple[str, ...], file: Path) -> None:
                 lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
                 reason = lines[0][:200] if lines else f"it ends with {done.returncode}"
                 raise HeedfulError(
-                    f"{' '.join(command)} cannot compile the kernels: {reason}; leave compile=True (--compile) out"
+                    f"{' '.join(command)} cannot compile the kernels: {reason}; leave compiled_decoding out"
                 )
         with shared.open("ab") as end:
             end.write(hashlib.sha256(shared.read_bytes()).digest())
@@ -264,8 +264,8 @@ def _output(*command: str) -> subprocess.CompletedProcess[str]:
         )
     except subprocess.TimeoutExpired:
         raise HeedfulError(
-            f"{command[0]} has not ended after {TIMEOUT} seconds; set CXX to another g++, or leave compile=True "
-            "(--compile) out"
+            f"{command[0]} has not ended after {TIMEOUT} seconds; set CXX to another g++, or leave compiled_decoding "
+            "out"
         ) from None
 
 
