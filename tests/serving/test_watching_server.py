@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -113,6 +114,14 @@ def test_nothing_is_written_and_no_other_site_reads(server: Server) -> None:
     assert "access-control-allow-origin" not in asked(server, "/runs.json")[1]
 
 
+@pytest.mark.parametrize("count", ["9" * 5000, "-1", "x", "", "\u0661", "1-1"])
+def test_a_version_that_is_none_is_unknown(server: Server, count: str) -> None:
+    version = quote(f"{server.runs.server_id}-{count}")
+    status, _, content = asked(server, f"/runs.json?version={version}")
+    assert status == 200
+    assert "curves" in json.loads(content)["runs"][0]
+
+
 def test_attention_is_drawn_on_demand(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entry() -> dict[str, Any]:
         return dict(server.runs.as_dict()["runs"][0])
@@ -144,6 +153,7 @@ def test_attention_is_drawn_on_demand(server: Server, folder: Path, monkeypatch:
         0,
         "",
     ]
+    assert json.loads(asked(server, f"/run/{number}/attention?example={'9' * 5000}")[2])["asked"][3] == 0
     for wrong, status, said in (("lens", 422, "no lens"), ("broken", 500, "the view failed (ValueError); try again")):
         found, _, content = asked(server, f"/run/{number}/attention?view={wrong}")
         assert (found, json.loads(content)) == (status, {"error": said})

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
-from heedful.serving.runs import Runs
+from heedful.serving.runs import NUMBER, Runs
 from heedful.util.values import to_json
 from heedful.views.runs_html import runs_page
 
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         example, view = query.get("example", ["0"])[0], query.get("view", [""])[0]
         status = HTTPStatus.OK
         try:
-            answer = self.server.attention.view(run.name, saved, int(example) if example.isdecimal() else 0, view)
+            answer = self.server.attention.view(run.name, saved, int(example) if NUMBER.fullmatch(example) else 0, view)
         except HeedfulError as error:
             answer, status = {"error": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY
         except Exception as error:  # such as weights that training is just replacing
