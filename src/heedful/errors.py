@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 MAX_LENGTH = 500  # characters of a message
 MAX_NAMES = 50  # listed in a hint
+FEW, LISTED_LENGTH = 8, 200  # items of a file that a message lists, and their characters
 
 
 class HeedfulError(ValueError):
@@ -55,6 +56,16 @@ def shorten(message: str, length: int = MAX_LENGTH) -> str:
         return line
     end = length * 2 // 5
     return f"{line[: length - end - 6]} ... {line[len(line) - end - 1 :]}"
+
+
+def first_few(items: Sequence[str], separator: str = ", ") -> str:
+    """Returns the first items of a list, long ones shortened, and the number of the others.
+
+    >>> first_few(["a", "b"], "; "), first_few([*"abcdefghijk"])
+    ('a; b', 'a, b, c, d, e, f, g, h and 3 more')
+    """
+    more = f" and {len(items) - FEW:,} more" if len(items) > FEW else ""
+    return separator.join(shorten(item, LISTED_LENGTH) for item in items[:FEW]) + more
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

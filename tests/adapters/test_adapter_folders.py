@@ -206,6 +206,30 @@ def test_tensors_that_do_not_fit(adapter: Path) -> None:
     refused(adapter, "has no weights")
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ["encoder.layer.{}.attention.self.query.lora_A", "encoder.layer.{}.attention.self.query.lora_B"],
+            "unexpected",
+        ),
+        (["{}"], "modules_to_save may list only"),
+        (["{}.lora_C"], "not lora_A and lora_B"),
+    ],
+)
+def test_the_first_few_of_many_wrong_tensors_are_named(adapter: Path, names: list[str], words: str) -> None:
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        shapes = [(4, 16), (16, 4)]
+        for number in range(100, 1100):
+            for name, shape in zip(names, shapes, strict=False):
+                tensors[f"base_model.model.{name.format(number)}.weight"] = torch.ones(shape)
+
+    store(adapter, spoil)
+    with pytest.raises(HeedfulError, match=f"{words}.* and 992 more") as error:
+        heedful.from_pretrained(adapter)
+    assert len(str(error.value)) < 2000
+
+
 def test_an_adapter_has_a_base_and_a_folder_of_its_own(adapter: Path, tmp_path: Path) -> None:
     model = add_adapter(heedful.create("bert-tiny"), LoraConfig())
     with pytest.raises(HeedfulError, match="cannot name a base"):

@@ -398,6 +398,61 @@ def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:
                 load(tmp_path)
 
 
+def with_many(change: Callable[[dict[str, torch.Tensor], int], Any]) -> Callable[[Path], None]:
+    """The weights with 2,000 changes, each given its number."""
+
+    def rewrite(folder: Path) -> None:
+        tensors = load_file(folder / WHOLE)
+        for number in range(2000):
+            change(tensors, number)
+        save_file(tensors, folder / WHOLE)
+
+    return rewrite
+
+
+def unlisted(where: dict[str, str], files: dict[str, dict[str, Any]]) -> None:
+    files[ONE] |= {f"extra.{number}": torch.zeros(1) for number in range(2000)}
+
+
+def absent(where: dict[str, str], files: dict[str, dict[str, Any]]) -> None:
+    where |= {f"extra.{number}": f"{number}.safetensors" for number in range(2000)}
+
+
+MANY: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "unexpected": (
+        with_many(lambda tensors, i: tensors.update({f"extra.{i}": torch.zeros(1)})),
+        "; unexpected: extra.0, extra.1, .* and 1,992 more; use",
+    ),
+    "long names": (
+        with_many(lambda tensors, i: tensors.update({f"extra.{i}.{'x' * 500}": torch.zeros(1)})),
+        "; unexpected: extra.0.xx.* and 1,992 more; use",
+    ),
+    "of an unknown type": (
+        with_many(lambda tensors, i: tensors.update({f"extra.{i}": torch.zeros(1, dtype=torch.complex64)})),
+        "unsupported weights in .*: extra.* and 1,992 more; convert",
+    ),
+    "not in the index": (shards(unlisted), "does not fit its files: .*; .* and 1,992 more; download"),
+    "of absent files": (shards(absent), "lacks 0.safetensors, .* and 1,992 more, named in"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_the_first_few_of_many_wrong_tensors_are_named(name: str, gpt: Path) -> None:
+    breaks, message = MANY[name]
+    breaks(gpt)
+    with pytest.raises(heedful.HeedfulError, match=message) as error:
+        load(gpt)
+    assert len(str(error.value)) < 3000
+
+
+def test_the_first_few_of_many_wrong_tensors_of_our_own_layout_are_named(tmp_path: Path) -> None:
+    save(heedful.create(GPT, seed=0), tmp_path)
+    with_many(lambda tensors, i: tensors.update({f"extra.{i}": torch.zeros(1)}))(tmp_path)
+    with pytest.raises(heedful.HeedfulError, match=r"unexpected: extra\.0, .* and 1,992 more; use") as error:
+        load(tmp_path)
+    assert len(str(error.value)) < 1000
+
+
 # ------------------------------------------------------------------------------------------------ numbers that are none
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -405,6 +408,84 @@ def test_an_exact_server_gives_the_same_bits_under_load(
     server.until(lambda: len(server.service._live) == 6)
     assert server.post("/v1/completions", **request)["choices"][0] == alone
     others.join(60)
+
+
+# requests to an exact server: those whose answers are compared, and those beside them
+HONEST: list[dict[str, Any]] = [
+    {"prompt": "the fig", "max_tokens": 60, "min_new_tokens": 60, "seed": 5, "logprobs": 2},
+    {"prompt": "a saw and a pear", "max_tokens": 60, "min_new_tokens": 60, "temperature": 0, "logprobs": 2},
+    {"prompt": "the drill", "max_tokens": 80, "seed": 7, "top_p": 0.9, "repetition_penalty": 1.2, "logprobs": 2},
+]
+REFUSED: list[dict[str, Any]] = [
+    {"max_tokens": 10**9},
+    {"max_tokens": 2**70},
+    {"max_tokens": -1},
+    {"temperature": -1.0},
+    {"temperature": "hot"},
+    {"top_p": 2.0},
+    {"top_k": -3},
+    {"top_k": 10**18},
+    {"temperature": 1e-30},
+    {"temperature": 1e30},
+    {"repetition_penalty": 1e30},
+    {"repetition_penalty": 0.0},
+    {"stop": [""]},
+    {"stop": ["a"] * 17},
+    {"stop": "x" * 257},
+    {"stop": "\ud800"},
+    {"prompt": [10**9]},
+    {"prompt": [-1]},
+    {"prompt": "fig " * 5000},
+    {"n": 129},
+    {"unknown": 1},
+]
+ODD: list[dict[str, Any]] = [
+    {"top_p": 1e-300, "max_tokens": 8},
+    {"no_repeat_ngram_size": 1, "max_tokens": 30},
+    {"stop": ["a", "e", " "], "max_tokens": 30},
+    {"stop": ["x" * 256] * 16, "max_tokens": 30},
+    {"num_beams": 3, "max_tokens": 8},
+    {"prompt": [[0], [0]], "max_tokens": 2},
+    {"n": 4, "max_tokens": 20},
+]
+
+
+def test_no_other_request_changes_a_bit_of_an_answer_of_an_exact_server(
+    serving: Callable[..., Running], talking: Pipeline
+) -> None:
+    server = serving(talking, exact=True, slots=6)
+    alone = [server.post("/v1/completions", **request)["choices"] for request in HONEST]
+    ended, statuses = threading.Event(), dict[int, set[int]]()
+    headers = {"Content-Type": "application/json"}
+
+    def disturb() -> None:
+        while not ended.is_set():
+            for index, more in enumerate((*REFUSED, *ODD)):
+                content = json.dumps({"prompt": "the fig", "seed": 1, **more})
+                status = httpx.post(f"{server.address}/v1/completions", content=content, headers=headers).status_code
+                statuses.setdefault(index, set()).add(status)
+
+    def leave() -> None:
+        content = json.dumps({"prompt": "the fig", "stream": True, "max_tokens": 400, "min_new_tokens": 400}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        while not ended.is_set():
+            with server.raw(head + b"Content-Length: %d\r\n\r\n" % len(content) + content) as connection:
+                connection.recv(100)
+
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(disturb), pool.submit(leave)]
+        try:
+            while not ended.is_set():
+                together = pool.map(lambda request: server.post("/v1/completions", **request)["choices"], HONEST)
+                assert list(together) == alone
+                if len(statuses) == len(REFUSED) + len(ODD) or any(other.done() for other in others):
+                    ended.set()
+        finally:
+            ended.set()
+        for other in others:
+            other.result(60)
+    assert all(statuses[index] <= {400, 413} for index in range(len(REFUSED)))
+    assert all(200 in statuses[index] for index in range(len(REFUSED), len(statuses)))
 
 
 def test_exact_is_refused_for_a_model_that_continues_no_texts(tmp_path: Path) -> None:

@@ -634,9 +634,74 @@ def test_options_are_resolved_once_for_many_prompts(
     assert 0 < len(calls) < 10  # all else waits meanwhile
 
 
-def test_values_of_a_field_are_bounded(served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch) -> None:
+MANY: list[tuple[str, str, str]] = [
+    ("text-generation", "/v1/completions", "prompt"),
+    ("text-generation", "/v1/chat/completions", "messages"),
+    ("text-generation", "/predict", "inputs"),
+    ("text-generation", "/predict", "unknown"),
+    ("text-generation", "/", "inputs"),
+    ("feature-extraction", "/embed", "inputs"),
+    ("feature-extraction", "/rerank", "texts"),
+    ("feature-extraction", "/v1/embeddings", "input"),
+    ("feature-extraction", "/", "inputs"),
+    ("text-classification", "/pipeline/text-classification", "inputs"),
+    ("text-classification", "/v1/attention", "unknown"),
+]
+
+
+@pytest.mark.parametrize(
+    "values", ["[" * 1001, "[" + "0," * 1001 + "0]", '{"a":' * 501 + "0" + "}" * 501, '"a,:"' * 501]
+)
+@pytest.mark.parametrize(("task", "path", "name"), MANY)
+def test_a_body_of_too_many_values_is_not_parsed(
+    served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch, task: str, path: str, name: str, values: str
+) -> None:
+    parsed: list[bytes] = []
     monkeypatch.setattr(requests, "MAX_VALUES", 1000)
-    for path, name in (("/v1/completions", "prompt"), ("/predict", "inputs"), ("/v1/attention", "unknown")):
-        task = "text-classification" if "attention" in path else "text-generation"
-        status, error = served(task).refused(path, **{name: [[[]] * 501] * 2})
-        assert (status, "more than 1,000 values" in error["message"]) == (413, True)
+    monkeypatch.setattr(requests, "from_json", parsed.append)
+    response = served(task).http.post(
+        path, content=f'{{"{name}":{values}}}', headers={"Content-Type": "application/json"}
+    )
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], parsed) == (413, "too_large", [])
+    assert error["message"].startswith("the body has more than 1,000 commas, colons and opening brackets; ")
+
+
+def test_a_body_of_as_many_values_as_may_be_is_parsed(
+    served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_VALUES", 100)
+    content = json.dumps({"prompt": "a" + "," * 96, "max_tokens": 2}).encode()
+    assert sum(map(content.count, (b",", b":", b"[", b"{"))) == 100
+    for more, status in ((b"", 200), (b",", 413)):
+        sent = content.replace(b'"a', b'"a' + more)
+        response = served("text-generation").http.post(
+            "/v1/completions", content=sent, headers={"Content-Type": "application/json"}
+        )
+        assert response.status_code == status
+
+
+def test_the_bytes_of_an_image_are_no_values(
+    serving: Callable[..., Running], folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_VALUES", 1000)
+    server = serving(heedful.pipeline(None, folder_of("image-classification")))
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64), (44, 44, 44)).save(stream, "BMP")  # of commas
+    assert stream.getvalue().count(b",") > 1000
+    response = server.http.post("/", content=stream.getvalue(), headers={"Content-Type": "image/bmp"})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"prompt": "a"}x', b'{"prompt": "\xed\xa0\x80"}', b'{"prompt": "\xff"}', b"[" * 999, b"1" * 5000],
+)
+@pytest.mark.parametrize(("task", "path"), sorted({(task, path) for task, path, _ in MANY}))
+def test_what_is_not_json_is_the_clients_error(
+    served: Callable[[str], Running], task: str, path: str, content: bytes
+) -> None:
+    response = served(task).http.post(path, content=content, headers={"Content-Type": "application/json"})
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert content == b"" or (error["code"], error["message"].startswith("the body is not JSON (")) == ("json", True)

@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -113,6 +116,14 @@ def test_nothing_is_written_and_no_other_site_reads(server: Server) -> None:
     assert "access-control-allow-origin" not in asked(server, "/runs.json")[1]
 
 
+@pytest.mark.parametrize("count", ["9" * 5000, "-1", "x", "", "\u0661", "1-1"])
+def test_a_version_that_is_none_is_unknown(server: Server, count: str) -> None:
+    version = quote(f"{server.runs.server_id}-{count}")
+    status, _, content = asked(server, f"/runs.json?version={version}")
+    assert status == 200
+    assert "curves" in json.loads(content)["runs"][0]
+
+
 def test_attention_is_drawn_on_demand(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def entry() -> dict[str, Any]:
         return dict(server.runs.as_dict()["runs"][0])
@@ -144,12 +155,65 @@ def test_attention_is_drawn_on_demand(server: Server, folder: Path, monkeypatch:
         0,
         "",
     ]
+    assert json.loads(asked(server, f"/run/{number}/attention?example={'9' * 5000}")[2])["asked"][3] == 0
     for wrong, status, said in (("lens", 422, "no lens"), ("broken", 500, "the view failed (ValueError); try again")):
         found, _, content = asked(server, f"/run/{number}/attention?view={wrong}")
         assert (found, json.loads(content)) == (status, {"error": said})
     assert asked(server, f"/run/{number + 1}/attention")[0] == 404
     for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
         assert asked(server, f"/run/{number}/attention", site=site)[0] == status
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits until something holds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def threads() -> int:
+    """The number of threads that serve connections."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("sent", ["", "GET /runs.json HT", "GET /runs.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_connections_that_wait_leave_room(server: Server, monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
+    monkeypatch.setattr(serving, "CONNECTIONS", 8)
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(40)]
+        for one in opened:
+            with suppress(OSError):  # closed by now
+                one.sendall(sent.encode())
+        assert asked(server, "/runs.json")[0] == 200
+        until(lambda: threads() <= 8)
+        opened[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):  # the last one still waits
+            opened[-1].recv(1)
+
+
+def test_a_request_in_progress_makes_no_room(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CONNECTIONS", 2)
+    (folder / "model.safetensors").write_bytes(b"")
+    number, go, answers = server.runs.as_dict()["runs"][0]["id"], threading.Event(), list[int]()
+    monkeypatch.setattr(server.attention, "view", lambda *given: {"page": str(go.wait(10))})
+
+    def ask(path: str) -> None:
+        answers.append(asked(server, path)[0])
+
+    slow = [threading.Thread(target=ask, args=(f"/run/{number}/attention",)) for _ in range(2)]
+    for thread in slow:
+        thread.start()
+    until(lambda: list(server._waiting.values()) == [False, False])
+    late = threading.Thread(target=ask, args=("/",))
+    late.start()
+    late.join(0.2)
+    assert answers == []
+    go.set()
+    for thread in (*slow, late):
+        thread.join(10)
+    assert answers == [200, 200, 200]
 
 
 def test_it_listens_on_this_machine_alone(server: Server) -> None:

@@ -187,6 +187,14 @@ def test_a_folder_that_is_read_and_written_keeps_its_keys(folder: Make, tmp_path
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 8
 
 
+@pytest.mark.parametrize("length", [-5, 0, 0.5, True, None, "512", float("nan"), int(1e30), 1e30])
+def test_a_maximum_length_that_is_none_is_absent(folder: Make, length: object) -> None:
+    files = byte_level(*NAMES) | {"config.json": {"model_type": "roberta"}}
+    ours = Tokenizer.load(folder(files | {"tokenizer_config.json": {"model_max_length": length}}))
+    assert "model_max_length" not in ours.config
+    assert "model_max_length" in ours.unset_entries
+
+
 def test_where_files_lie(folder: Make, tmp_path: Path) -> None:
     made = folder(word_pieces(True))
     assert Tokenizer.has_files(made)

@@ -367,8 +367,16 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
         (_set("trainer_spec.treat_whitespace_as_suffix", True), r"does not mark the space before a word by ▁"),
         (_set("normalizer_spec.escape_whitespaces", False), r"does not mark the space before a word by ▁"),
         (
-            _set("normalizer_spec.precompiled_charsmap", b"\xff" * 9),
+            _set("normalizer_spec.precompiled_charsmap", b"\0" * 3),
             r"cannot build a tokenizer from spiece\.model \(.*charsmap",
+        ),
+        (
+            _set("normalizer_spec.precompiled_charsmap", b"\xff" * 9),
+            r"spiece\.model: precompiled_charsmap has 9 bytes, but says that its table has 4,294,967,295; save",
+        ),
+        (
+            lambda model: setattr(model.pieces[9], "piece", "a" * 5000),
+            r"spiece\.model: a piece of vocab has 5,000 characters; at most 4,096 are supported",
         ),
         (lambda model: model.pieces.__delitem__(2), r"the vocabulary has no unknown token"),
     ],

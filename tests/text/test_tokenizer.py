@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import tokenizers
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
+from heedful.text.tokenizer_json import MAX_PIECE
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TEXTS = [
@@ -231,6 +233,41 @@ def test_missing_and_broken_files(tmp_path: Path, bpe: Tokenizer) -> None:
         HeedfulError, match=r"cannot write .*tokenizer.json: .+; free disk space, or choose another file"
     ):
         bpe.save(tmp_path / "tokenizer.json")
+
+
+def charsmap(table: int, size: int = 300) -> str:
+    """A compiled normaliser that announces a table of some bytes, in base64."""
+    return base64.b64encode(table.to_bytes(4, "little").ljust(size, b"\0")).decode()
+
+
+@pytest.mark.parametrize("table", [297, 2**32 - 1])
+@pytest.mark.parametrize("form", ["plain", "nested", "escaped", "repeated"])
+def test_a_normaliser_whose_table_is_larger_than_itself(tmp_path: Path, bpe: Tokenizer, table: int, form: str) -> None:
+    step = {"type": "Precompiled", "precompiled_charsmap": charsmap(table)}
+    normalizer = {"type": "Sequence", "normalizers": [step]} if form == "nested" else step
+    content = json.dumps({**json.loads(bpe.backend.to_str()), "normalizer": normalizer})
+    if form == "escaped":
+        content = content.replace('"precompiled', r'"\u0070recompiled')
+    if form == "repeated":
+        content = content[:-1] + ', "normalizer": null}'
+    (tmp_path / "tokenizer.json").write_text(content)
+    said = rf"tokenizer\.json: precompiled_charsmap has 300 bytes, but says that its table has {table:,}; save"
+    with pytest.raises(HeedfulError, match=said):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_piece_of_a_unigram_model_that_is_too_long(tmp_path: Path) -> None:
+    trained = Tokenizer.train(TEXTS, 400, "unigram")
+    content = json.loads(trained.backend.to_str())
+    content["model"]["vocab"].append(["a" * MAX_PIECE, -9.0])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert Tokenizer.load(tmp_path).vocab_size == trained.vocab_size + 1
+    content["model"]["vocab"].append(["é" * MAX_PIECE + "é", -9.0])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(
+        HeedfulError, match=r"tokenizer\.json: a piece of vocab has 4,097 characters; at most 4,096 are"
+    ):
+        Tokenizer.load(tmp_path)
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:

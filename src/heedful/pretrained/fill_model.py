@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heedful.config import LearnedPosition, ModelConfig, SinusoidalPosition, VisionConfig
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, first_few
 from heedful.heads import head_of
 from heedful.models import Model, build
 from heedful.pretrained.flat_config import flat
@@ -130,7 +130,7 @@ def match_tensors(
         "of another type": mistyped,
     }
     if any(problems.values()):
-        listed = "; ".join(f"{problem}: {', '.join(names)}" for problem, names in problems.items() if names)
+        listed = "; ".join(f"{problem}: {first_few(names)}" for problem, names in problems.items() if names)
         remedy = "use the config.json and the weights of the same model"
         raise HeedfulError(f"the weights do not fit the configuration; {listed}; {remedy}")
     return tensors, fresh

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
 from heedful.config import DecoderConfig, NoHead, PooledHead, VisionConfig
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, first_few
 from heedful.models import Model
 from heedful.models.create import NAMES
 from heedful.pretrained.config_keys import label_names
@@ -172,7 +172,7 @@ def _lora_pairs(
             pairs |= {path: (a, part.clone()) for path, part in zip(parts, b.chunk(len(parts)), strict=True)}
     problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
     if any(problems.values()):
-        raise HeedfulError("; ".join(f"{problem}: {', '.join(names)}" for problem, names in problems.items() if names))
+        raise HeedfulError("; ".join(f"{problem}: {first_few(names)}" for problem, names in problems.items() if names))
     return pairs
 
 
@@ -191,7 +191,7 @@ def _head_tensors(model: Model, model_type: ModelType, architecture: Architectur
             problems.append(f"{their_name} is {tuple(tensor.shape)}, but the head has {shape}")
     if problems:
         raise HeedfulError(
-            f"modules_to_save may list only modules of the head, but {', '.join(problems)}; merge the adapter into its "
+            f"modules_to_save may list only modules of the head, but {first_few(problems)}; merge the adapter into its "
             "base with PEFT (merge_and_unload) and load the result"
         )
     return loaded

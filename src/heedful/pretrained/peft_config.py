@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.config import PooledHead
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, first_few
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, find, read_card, read_json
 from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.rules import Tensors
@@ -102,7 +102,7 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
     unknown += [PREFIX + name for name in others if ".lora_" in name]  # without its partner, or of another kind
     if unknown:
         raise HeedfulError(
-            f"{folder} has tensors that are not lora_A and lora_B of a linear layer: {', '.join(unknown)}; "
+            f"{folder} has tensors that are not lora_A and lora_B of a linear layer: {first_few(unknown)}; "
             "adapters with DoRA and of embeddings are not supported"
         )
     if not pairs:

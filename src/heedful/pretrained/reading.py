@@ -83,7 +83,7 @@ def load(
 ) -> Model:
     """Loads a model from a folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
 
-    Raises one ``HeedfulError`` that names every missing, unexpected and misshaped tensor.
+    Raises one ``HeedfulError`` that names the missing, unexpected and misshaped tensors, the first few of many.
     A folder with only an adapter (PEFT's or ours) is loaded on the base that ``adapter_config.json`` names, with the
     head that it was trained with: see ``heedful.adapters``.
 

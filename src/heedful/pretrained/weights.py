@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, first_few
 from heedful.pretrained.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_json, reason
 from heedful.pretrained.rules import Tensors
 from heedful.util.files import WINDOWS, check_regular
@@ -32,7 +32,7 @@ def read_tensors(folder: Path) -> Tensors:
         raise HeedfulError(f"{folder} has no weights; add {WEIGHTS}, {INDEX} or {PICKLE}")
     unsupported = [f"{name} is {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
     if unsupported:
-        raise HeedfulError(f"unsupported weights in {folder}: {', '.join(unsupported)}; convert them to float32")
+        raise HeedfulError(f"unsupported weights in {folder}: {first_few(unsupported)}; convert them to float32")
     return tensors
 
 
@@ -115,7 +115,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
     files = sorted(set(shard_of.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
-        raise HeedfulError(f"{index.parent} lacks {', '.join(missing)}, named in {index.name}; download them")
+        raise HeedfulError(f"{index.parent} lacks {first_few(missing)}, named in {index.name}; download them")
     tensors: Tensors = {}
     problems: list[str] = []
     for file in files:
@@ -124,7 +124,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
         problems += [f"{file} holds {name}, not listed for it" for name in shard if shard_of.get(name) != file]
         tensors |= shard
     if problems:
-        raise HeedfulError(f"{index} does not fit its files: {'; '.join(problems)}; download all of them again")
+        raise HeedfulError(f"{index} does not fit its files: {first_few(problems, '; ')}; download all of them again")
     return tensors
 
 

@@ -164,7 +164,7 @@ def invalid_request(error: RequestValidationError | ValidationError) -> RequestE
     field = ".".join(path[:1])
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"{field} is not supported; leave it out", "unsupported_field", field)
-    if first["type"] == "json_invalid" or (not field and first["type"] == "model_attributes_type"):
+    if not field and first["type"] == "model_attributes_type":
         return RequestError(400, "the body is not JSON; send an object, with Content-Type: application/json", "json")
     text = first["msg"][:1].lower() + first["msg"][1:]
     return RequestError(400, f"{field or 'the body'}: {text}", param=field or None)

@@ -23,6 +23,7 @@ from heedful.serving.requests import (
     STOPS,
     DecodingFields,
     Fields,
+    JsonRoute,
     decoding_options,
     options_of,
     resolved,
@@ -105,7 +106,7 @@ class EmbeddingsRequest(Fields):
 
 def openai_routes(service: Service) -> APIRouter:
     """Returns the routes that fit the model's task."""
-    router, task = APIRouter(prefix="/v1"), service.pipe.task
+    router, task = APIRouter(prefix="/v1", route_class=JsonRoute), service.pipe.task
 
     @router.get("/models")
     async def models() -> Response:

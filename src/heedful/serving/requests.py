@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic_core import from_json
 
 from heedful.data.lazy_image import LazyImage
 from heedful.errors import HeedfulError
@@ -26,9 +29,8 @@ CHARACTERS = 3  # of a token, for an estimate that is rather too high
 STOPS, STOP_LENGTH = 16, 256  # stop strings of a request, and their characters: each token is compared with all
 ROW_TOKENS = 64  # that each of several rows counts at least: it has scores of the whole vocabulary
 MAX_FIELDS = 100  # of an object of a request; pydantic collects an error for each that is wrong
-MAX_VALUES = 1 << 20  # of a field, at all depths; each takes 30 times its bytes
+MAX_VALUES = 1 << 18  # of a body, counted by the characters before values: other requests wait while it is parsed
 ROOM = 50  # tokens of an answer, if neither the request nor the folder says
-SURROGATE = re.compile("[\ud800-\udfff]")
 CONFIG = ConfigDict(extra="forbid", strict=True)
 HELP = {
     option.name: option.metadata["help"]
@@ -37,37 +39,40 @@ HELP = {
 }
 
 
-def check_text(values: Any) -> Any:
-    """Returns a request's fields.
+def parse_json(content: bytes) -> Any:
+    """Returns the value of a body; raises ``RequestError`` for too many values, and for what is not JSON.
 
-    Raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode, and for too many fields or values.
+    Half of a surrogate pair, which UTF-8 cannot encode, is not JSON here.
     """
-    if isinstance(values, Mapping) and len(values) > MAX_FIELDS:
-        message = f"{len(values):,} fields are more than {MAX_FIELDS}; leave out those that are not supported"
-        raise RequestError(400, message, "unsupported_field")
-    for name, value in values.items() if isinstance(values, Mapping) else ():
-        if _has_surrogate(name) or _has_surrogate(value):
-            shown = name.encode("ascii", "backslashreplace").decode()
-            raise RequestError(400, f"{shown} has half of a surrogate pair; send whole characters", param=shown)
-    return values
+    if sum(map(content.count, (b",", b":", b"[", b"{"))) > MAX_VALUES:
+        message = f"the body has more than {MAX_VALUES:,} commas, colons and opening brackets; send it in parts"
+        raise RequestError(413, message)
+    try:
+        return from_json(content)
+    except ValueError as error:
+        message = f"the body is not JSON ({error}); send an object, with Content-Type: application/json"
+        raise RequestError(400, message, "json") from None
 
 
-def _has_surrogate(value: Any) -> bool:
-    """Returns True if any text in a JSON value has a lone surrogate; raises ``RequestError`` for too many values."""
-    waiting, count = [value], 0
-    while waiting:
-        item = waiting.pop()
-        count += len(item) if isinstance(item, Mapping | list) else 0
-        if count > MAX_VALUES:
-            raise RequestError(413, f"a field of the request has more than {MAX_VALUES:,} values; send fewer")
-        if isinstance(item, str):
-            if SURROGATE.search(item):
-                return True
-        elif isinstance(item, Mapping):
-            waiting += (*item, *item.values())
-        elif isinstance(item, list):
-            waiting += item
-    return False
+class JsonRequest(Request):
+    """Request whose body is parsed by ``parse_json``."""
+
+    async def json(self) -> Any:
+        """Returns the value of the body."""
+        return parse_json(await self.body())
+
+
+class JsonRoute(APIRoute):
+    """Route whose fields are those of a ``JsonRequest``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns the handler of a request."""
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_json
 
 
 class Fields(BaseModel):
@@ -77,8 +82,11 @@ class Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_text(cls, values: Any) -> Any:
-        return check_text(values)
+    def _check_number(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and len(values) > MAX_FIELDS:
+            message = f"{len(values):,} fields are more than {MAX_FIELDS}; leave out those that are not supported"
+            raise RequestError(400, message, "unsupported_field")
+        return values
 
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import threading
@@ -28,6 +29,7 @@ CHUNK = 1 << 22  # bytes read at a time
 MAX_LINE = 1 << 24  # bytes of a line of the log
 MAX_READ = 1 << 28  # new bytes of a log that are read; a run of a million lines has about as many
 HIGHEST = 1e100  # larger numbers of a log are ignored
+NUMBER = re.compile("[0-9]{1,9}")  # of a request; int() refuses thousands of digits
 FOLDER = "the folder"  # key of the folder's own errors
 MISSING = (FileNotFoundError, NotADirectoryError)
 MAX_FOLDERS = 20_000  # that are searched for runs
@@ -430,7 +432,7 @@ class Runs:
             (step, value).
         """
         server_id, _, count = known_version.partition("-")
-        since = int(count) if server_id == self.server_id and count.isdecimal() else -1
+        since = int(count) if server_id == self.server_id and NUMBER.fullmatch(count) else -1
         now = time.time()
         with self._lock:
             self._search()

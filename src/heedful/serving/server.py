@@ -10,21 +10,26 @@ import mimetypes
 import os
 import re
 import secrets
+import socket
 import sys
+import threading
 import webbrowser
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
-from heedful.serving.runs import Runs
+from heedful.serving.runs import NUMBER, Runs
 from heedful.util.values import to_json
 from heedful.views.runs_html import runs_page
 
 HOST = "127.0.0.1"  # other machines cannot connect
 NAMES = {HOST, "localhost"}  # accepted in the Host header
 LARGEST = 64 << 20  # maximum bytes of a run's page
+CONNECTIONS = 64  # that are open; each has a thread
 
 
 class Server(ThreadingHTTPServer):
@@ -39,9 +44,12 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS
 
     def __init__(self, runs: Runs, port: int = 0) -> None:
         self.runs, self.attention = runs, RunAttention()
+        self._waiting: dict[socket.socket, bool] = {}  # of each connection, for a request; the longest first
+        self._changed = threading.Condition()
         if not 0 <= port < 1 << 16:
             raise HeedfulError(f"--port is {port}; give a number from 1 to 65535, or leave it out for a free port")
         try:
@@ -56,6 +64,33 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         """Address of the page."""
         return f"http://{HOST}:{self.server_port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread of a connection; of too many, the one that waits longest for a request makes room."""
+        with self._changed:
+            while len(self._waiting) >= CONNECTIONS:
+                oldest = next((one for one, waits in self._waiting.items() if waits), None)
+                if oldest is not None:
+                    self._waiting[oldest] = False
+                    with suppress(OSError):  # the client has gone
+                        oldest.shutdown(socket.SHUT_RDWR)
+                self._changed.wait()
+            self._waiting[request] = True
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Ends a connection."""
+        super().shutdown_request(request)
+        with self._changed:
+            self._waiting.pop(request, None)
+            self._changed.notify()
+
+    def set_waiting(self, connection: socket.socket, waits: bool) -> None:
+        """Notes whether a connection waits for its client's next request."""
+        with self._changed:
+            self._waiting.pop(connection)
+            self._waiting[connection] = waits
+            self._changed.notify()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Does nothing: a browser that leaves during a response is no error."""
@@ -79,7 +114,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds that an idle connection is kept
 
     def do_GET(self) -> None:
-        """Answers a request with a page, JSON, or a file of a run."""
+        """Answers a request."""
+        self.server.set_waiting(self.connection, False)
+        self._answer()
+        self.server.set_waiting(self.connection, True)
+
+    do_HEAD = do_GET
+
+    def _answer(self) -> None:
+        """Sends a page, JSON, or a file of a run."""
         if not self._is_plain():
             self.close_connection = True  # the rest may be a body, not a request
             self._fail(HTTPStatus.BAD_REQUEST)
@@ -101,8 +144,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(int(match[1]), unquote(match[2]))
         else:
             self._fail(HTTPStatus.NOT_FOUND)
-
-    do_HEAD = do_GET
 
     def _is_plain(self) -> bool:
         """Returns True for an unambiguous request: a path, one Host, no body, and well-formed headers.
@@ -140,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         example, view = query.get("example", ["0"])[0], query.get("view", [""])[0]
         status = HTTPStatus.OK
         try:
-            answer = self.server.attention.view(run.name, saved, int(example) if example.isdecimal() else 0, view)
+            answer = self.server.attention.view(run.name, saved, int(example) if NUMBER.fullmatch(example) else 0, view)
         except HeedfulError as error:
             answer, status = {"error": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY
         except Exception as error:  # such as weights that training is just replacing

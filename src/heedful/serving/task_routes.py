@@ -17,7 +17,7 @@ from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
 from heedful.serving.hub_shapes import shape_of
 from heedful.serving.openai_routes import with_greedy
-from heedful.serving.requests import Fields, estimated_tokens, inputs_of, resolved, takes_images
+from heedful.serving.requests import Fields, JsonRoute, estimated_tokens, inputs_of, parse_json, resolved, takes_images
 from heedful.serving.responses import EventStream, json_response, while_connected
 from heedful.serving.service import Batch, Service
 from heedful.serving.vectors import vectors_of
@@ -89,7 +89,7 @@ class HubRequest(Fields):
 
 def task_routes(service: Service) -> APIRouter:
     """Returns the routes that fit the model's task."""
-    router, task = APIRouter(), service.pipe.task
+    router, task = APIRouter(route_class=JsonRoute), service.pipe.task
 
     @router.post("/predict")
     async def predict(body: PredictRequest, request: Request) -> Response:
@@ -241,7 +241,7 @@ async def hub_response(service: Service, request: Request, name: str | None) -> 
 
 def _parsed(kind: Any, content: bytes) -> Any:
     """Returns a request's fields; raises pydantic's ``ValidationError``."""
-    return TypeAdapter(kind).validate_json(content)
+    return TypeAdapter(kind).validate_python(parse_json(content))
 
 
 def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:

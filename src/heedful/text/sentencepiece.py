@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from heedful.errors import HeedfulError
 from heedful.text.readable import PIECE_BOUNDARY
 from heedful.text.tokenizer_config import first_line
+from heedful.text.tokenizer_json import check_charsmap, check_pieces
 
 SPACE = "▁"
 MAX_LEADING_SPACES = 1 << 16  # removed before a decoded text; more than any text has
@@ -80,6 +81,8 @@ def read_model(path: Path) -> SentencePieceModel:
         raise HeedfulError(
             f"{path} does not mark the space before a word by {SPACE}, which is not supported; use a model that does"
         )
+    check_charsmap(normaliser.precompiled_charsmap, len(normaliser.precompiled_charsmap), path)
+    check_pieces((piece.piece for piece in proto.pieces), path)
     return SentencePieceModel(
         pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in proto.pieces],
         algorithm=algorithm,

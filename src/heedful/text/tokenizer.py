@@ -14,6 +14,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.text import tokenizer_config
 from heedful.text.post_processor import InputTemplate, read_input_template
 from heedful.text.readable import readable
+from heedful.text.tokenizer_json import read_tokenizer
 from heedful.util.files import write
 
 if TYPE_CHECKING:
@@ -154,8 +155,6 @@ class Tokenizer:
 
         Raises ``HeedfulError`` if files are missing, broken or do not fit each other.
         """
-        from tokenizers import Tokenizer as Backend
-
         _configure_parallelism()
         folder = Path(folder)
         path, config = folder / f"{name}.json", tokenizer_config.read(folder)
@@ -170,12 +169,7 @@ class Tokenizer:
             from heedful.text import legacy_files
 
             return cls(*legacy_files.load(folder, config, files, name == TARGET_NAME), config.unset_entries)
-        try:
-            backend = Backend.from_file(str(path))
-        except BaseException as error:
-            raise HeedfulError(
-                f"{path} is not a tokenizer ({tokenizer_config.library_message(error)}); save or download it again"
-            ) from error
+        backend = read_tokenizer(path)
         entries = config.with_special_tokens(
             config.tokenizer_type, lambda token: backend.token_to_id(token) is not None
         )

@@ -25,8 +25,8 @@ class TokenizerConfig:
       null values
     - ``type_name``: the tokenizer's class, else the model's type, or None
     - ``absent_roles``: roles, such as padding, for which the files say that there is no token
-    - ``unset_entries``: entries of ``tokenizer_config.json`` that set nothing (roles without a token, an endless
-      ``model_max_length``), which ``config`` leaves out
+    - ``unset_entries``: entries of ``tokenizer_config.json`` that set nothing (roles without a token, a
+      ``model_max_length`` that is endless or no length), which ``config`` leaves out
     - ``added_tokens``: (id, properties of a `tokenizers.AddedToken`) of every token added to the vocabulary
     """
 
@@ -92,7 +92,7 @@ def read(folder: Path) -> TokenizerConfig:
     absent_roles = frozenset(role for role in ROLES if merged[role] is None and (role in names or role in config))
     merged = {key: value for key, value in merged.items() if key not in ROLES or value is not None}
     length = merged.get("model_max_length")
-    if not (isinstance(length, int | float) and length < NO_LIMIT):
+    if type(length) is not int or not 0 < length < NO_LIMIT:
         merged.pop("model_max_length", None)
     words = (config.get("tokenizer_class"), model.get("tokenizer_class"), model.get("model_type"))
     classes = [word.removesuffix("Fast") for word in words if isinstance(word, str)]
