@@ -157,7 +157,7 @@ def test_a_busy_program_is_seen() -> None:
 
 def test_the_command_counts_from_its_start() -> None:
     code = "from heedful.cli import command, command_line, processes\n"
-    code += "command_line.process = lambda: int(processes.at_start is None)\ncommand()"
+    code += "command_line.run_process = lambda: int(processes.at_start is None)\ncommand()"
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == int(processor_times() is None)
 

@@ -236,7 +236,7 @@ def test_memory_is_known_without_sysconf(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("CPUINFO", "MEMINFO"):
         monkeypatch.setattr(machine, name, Path("nowhere"))
     monkeypatch.setattr(machine, "LIMITS", ())
-    assert (machine.total_memory(), machine.available_memory(), machine.load()) == (None, None, None)
+    assert (machine.total_memory(), machine.available_memory(), machine.mean_load()) == (None, None, None)
     assert machine.cores() == os.cpu_count()
     monkeypatch.setattr(ctypes, "windll", Library, raising=False)
     assert (machine.total_memory(), machine.available_memory()) == (16 << 30, 5 << 30)

@@ -475,9 +475,9 @@ class _Tables:
         """
         if data is None:
             return self._sources_of_run(valid, unlabelled)
-        held = python_data.split_of(data, "valid") if valid is None else valid
+        held = python_data.mapped_split(data, "valid") if valid is None else valid
         return {
-            "train": self._paths(python_data.split_of(data, "train"), "train"),
+            "train": self._paths(python_data.mapped_split(data, "train"), "train"),
             "valid": None if held is None else self._paths(held, "valid"),
             "unlabelled": None if unlabelled is None else self._paths(unlabelled, "unlabelled"),
         }

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
-from heedful.util.values import check, describe, fits
+from heedful.util.values import check, fits, type_in_words
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]  # or a registered name, as of attention, feed-forward and block
@@ -80,7 +80,7 @@ class Config:
             if not fits(value, hint):
                 words = get_args(hint) if get_origin(hint) is Literal else None
                 known = {*(words or ()), *(REGISTERED[f.name] if names_part else ())}
-                remedy = nearest(str(value), known) if known else f"give {describe(hint)}"
+                remedy = nearest(str(value), known) if known else f"give {type_in_words(hint)}"
                 if names_part:
                     remedy += f"; or {unregistered(f.name, value)}"
                 raise HeedfulError(f"{self.kind}.{f.name} is {value!r}; {remedy}")

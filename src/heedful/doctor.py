@@ -110,7 +110,7 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in (*VARIABLES, *ours) if name in os.environ}
 
 
-def lines(facts: Mapping[str, Any]) -> Iterator[str]:
+def report_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yields the report as text: a line a topic, then extras, notes and problems with their remedies."""
     versions = facts["versions"]
     yield _line("heedful", versions, "{heedful}, Python {python}, {system}")
@@ -228,7 +228,7 @@ def _kernels() -> dict[str, Any]:
 def _threads() -> dict[str, Any]:
     import torch
 
-    load = machine.load()
+    load = machine.mean_load()
     return {
         "torch": torch.get_num_threads(),
         "cores": machine.cores(),
@@ -331,5 +331,5 @@ def _gb(size: int) -> str:
 
 if __name__ == "__main__":
     facts = report()
-    print(json.dumps(facts, indent=2) if "--json" in sys.argv[1:] else "\n".join(lines(facts)))
+    print(json.dumps(facts, indent=2) if "--json" in sys.argv[1:] else "\n".join(report_lines(facts)))
     sys.exit(0 if facts["ok"] else 1)

@@ -9,7 +9,7 @@ import pytest
 from babel import dates as babel
 
 from heedful.data import builtin, read
-from heedful.data.builtin.dates import FIRST, FORMATS, LAST, split_of
+from heedful.data.builtin.dates import FIRST, FORMATS, LAST, date_split
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 
@@ -61,8 +61,8 @@ def test_no_form_of_a_held_out_date_is_trained_on(sets: dict[str, list[dict[str,
     """Every test and validation date, written in every format that shows any of it, is no training text."""
     trained = {row["source"] for row in sets["train"]}
     names = [name for name in FORMATS if not name.startswith(("time", "datetime"))]
-    held = [day for day in every_day() if split_of(day) != "train"]
-    assert {split_of(day) for day in held} == {"valid", "test"}
+    held = [day for day in every_day() if date_split(day) != "train"]
+    assert {date_split(day) for day in held} == {"valid", "test"}
     assert len(held) > 800
     for name in names:
         assert not {written(day, name, "en") for day in held} & trained, name

@@ -10,7 +10,7 @@ import pytest
 
 from heedful import cli
 from heedful.data import read, texts_on_disk
-from heedful.data.documents import read_rows
+from heedful.data.documents import read_documents
 from heedful.data.texts_on_disk import FileSlice, any_on_disk, row_size
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
@@ -36,7 +36,7 @@ def made(folder: Path, content: bytes | str = TEXT) -> str:
 
 def in_pieces(monkeypatch: pytest.MonkeyPatch, *files: str) -> list:
     monkeypatch.setattr(texts_on_disk, "LARGE", 1000)
-    return read_rows(files, "text")
+    return read_documents(files, "text")
 
 
 def test_the_pieces_joined_are_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_their_tokens_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest
     other = tmp_path / "other.txt"
     other.write_text("a short text\n")
     files = [made(tmp_path), str(other)]
-    whole, starts = token_stream(tokenizer, read_rows(files, "text"), [7], [5])
+    whole, starts = token_stream(tokenizer, read_documents(files, "text"), [7], [5])
     rows = in_pieces(monkeypatch, *files)
     found, places = token_stream(tokenizer, rows, [7], [5])
     assert isinstance(found, np.memmap)
@@ -149,7 +149,7 @@ def test_held_back_texts_are_measured(task: str, tmp_path: Path, monkeypatch: py
     assert cli.main([*run, "--max-steps=2", "--training.batch-tokens=64"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < last["valid_loss"] < 10
-    (tmp_path / "tail.txt").write_text("".join(row.values["text"] for row in read_rows([file], "text")[-4:]))
+    (tmp_path / "tail.txt").write_text("".join(row.values["text"] for row in read_documents([file], "text")[-4:]))
     found = []
     for large in (1000, 1 << 28):
         monkeypatch.setattr(texts_on_disk, "LARGE", large)

@@ -37,7 +37,7 @@ def test_no_image_is_in_two_parts(sets: dict[str, list[dict[str, Any]]]) -> None
     assert not images["train"] & images["valid"]
     assert not images["valid"] & images["test"]
     # a part is a function of the pixels: whatever lies beside an image, it stays where it is
-    assert all(digits.part_of(image) == part for part in PARTS for image in images[part])
+    assert all(digits.digit_part(image) == part for part in PARTS for image in images[part])
 
 
 def test_every_part_shows_every_digit_and_the_full_range(sets: dict[str, list[dict[str, Any]]]) -> None:

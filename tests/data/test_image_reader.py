@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from heedful.data import Rows, documents
-from heedful.data.image_reader import read_rows, splits
+from heedful.data.image_reader import image_splits, read_images
 from heedful.data.rows import Kind
 from heedful.errors import HeedfulError
 
@@ -57,7 +57,7 @@ def pixels(rows: Rows) -> list[np.ndarray]:
 def said(sources: str | Sequence[str], columns: dict[str, Kind] = COLUMNS, **options: Any) -> str:
     """The one line that reading says."""
     with pytest.raises(HeedfulError) as caught:
-        read_rows([sources] if isinstance(sources, str) else sources, columns, **options)
+        read_images([sources] if isinstance(sources, str) else sources, columns, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert ";" in message, "no remedy"
@@ -82,7 +82,7 @@ TREE = {
 
 def test_a_folder_of_labels(tmp_path: Path) -> None:
     folder = fill(tmp_path, TREE)
-    rows = read_rows([folder], COLUMNS)
+    rows = read_images([folder], COLUMNS)
     assert labels(rows) == ["cat", "cat", "dog", "dog", "dog"]
     assert [(Path(row.file).relative_to(folder).as_posix(), row.line) for row in rows][:2] == [
         ("cat/1.png", 1),
@@ -92,33 +92,33 @@ def test_a_folder_of_labels(tmp_path: Path) -> None:
     assert np.array_equal(pixels(rows)[4], COLOURS[2])
     assert rows.skipped == 3  # the notes, the readme, and the image beside the labels
     assert rows.columns == ("image", "label")
-    assert splits([folder]) == ()
-    assert labels(read_rows([folder], COLUMNS, split="test")) == labels(rows)
+    assert image_splits([folder]) == ()
+    assert labels(read_images([folder], COLUMNS, split="test")) == labels(rows)
 
 
 def test_links_in_a_loop_are_no_folders(tmp_path: Path) -> None:
     folder = fill(tmp_path, TREE)
     (tmp_path / "loop").symlink_to("loop")
-    assert splits([folder]) == ()
-    assert labels(read_rows([folder], COLUMNS)) == ["cat", "cat", "dog", "dog", "dog"]
-    assert documents.splits(folder) == ()
+    assert image_splits([folder]) == ()
+    assert labels(read_images([folder], COLUMNS)) == ["cat", "cat", "dog", "dog", "dog"]
+    assert documents.document_splits(folder) == ()
 
 
 def test_with_a_limit_labels_take_turns(tmp_path: Path) -> None:
     folder = fill(tmp_path, TREE)
-    assert labels(read_rows([folder], COLUMNS, limit=3)) == ["cat", "dog", "cat"]
-    assert labels(read_rows([folder], COLUMNS, limit=9)) == ["cat", "dog", "cat", "dog", "dog"]
+    assert labels(read_images([folder], COLUMNS, limit=3)) == ["cat", "dog", "cat"]
+    assert labels(read_images([folder], COLUMNS, limit=9)) == ["cat", "dog", "cat", "dog", "dog"]
 
 
 def test_images_without_labels(tmp_path: Path) -> None:
     folder = fill(tmp_path, TREE)
-    rows = read_rows([folder], ALONE)
+    rows = read_images([folder], ALONE)
     assert [Path(row.file).name for row in rows] == ["overview.png", "1.png", "2.PNG", "1.jpeg", "2.webp", "3.gif"]
     assert all(row.values.keys() == {"image"} for row in rows)
     assert rows.skipped == 2
     files = [f"{folder}/cat/1.png", f"{folder}/dog/2.webp"]
-    assert [row.file for row in read_rows(files, ALONE)] == files
-    assert len(read_rows(files, ALONE, limit=1)) == 1
+    assert [row.file for row in read_images(files, ALONE)] == files
+    assert len(read_images(files, ALONE, limit=1)) == 1
     assert f"{files[0]}, {files[1]}) cannot be read as image and label; give an image folder" in said(files)
 
 
@@ -126,14 +126,14 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
     image = png(PIXELS[0])
     folder = fill(tmp_path, {"train/a/1.png": image, "train/b/2.png": image, "val/b/3.png": image, ".cache/x.png": b""})
     (tmp_path / "logs").mkdir()
-    assert splits([folder]) == ("train", "valid")
-    assert labels(read_rows([folder], COLUMNS)) == labels(read_rows([folder], COLUMNS, split="train")) == ["a", "b"]
-    assert labels(read_rows([folder], COLUMNS, split="valid")) == ["b"]
+    assert image_splits([folder]) == ("train", "valid")
+    assert labels(read_images([folder], COLUMNS)) == labels(read_images([folder], COLUMNS, split="train")) == ["a", "b"]
+    assert labels(read_images([folder], COLUMNS, split="valid")) == ["b"]
     assert said(folder, split="test") == f"no split 'test' in {folder}; it has train and valid"
     # one more folder with an image, and "train" is a label as any other
     fill(tmp_path, {"car/4.png": image})
-    assert splits([folder]) == ()
-    assert labels(read_rows([folder], COLUMNS)) == ["car", "train", "train", "val"]
+    assert image_splits([folder]) == ()
+    assert labels(read_images([folder], COLUMNS)) == ["car", "train", "train", "val"]
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     fill(tmp_path / "elsewhere", {"2.png": png(PIXELS[1])})
     (tmp_path / "set" / "b").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "set" / "a" / "back").symlink_to(tmp_path / "set")
-    assert labels(read_rows([folder], COLUMNS)) == ["a", "b"]
+    assert labels(read_images([folder], COLUMNS)) == ["a", "b"]
 
 
 def test_folders_without_images_or_labels(tmp_path: Path) -> None:
@@ -155,7 +155,12 @@ def test_folders_without_images_or_labels(tmp_path: Path) -> None:
     assert "leave --data.columns out" in said(str(tmp_path), names=("a", "b"))
     assert f"no such file: {tmp_path}/2.png; did you mean '{tmp_path}/1.png'?" in said(f"{tmp_path}/2.png", ALONE)
     assert f"{tmp_path}/1.png cannot be read as image and label; give" in said(f"{tmp_path}/1.png")
-    assert splits([f"{tmp_path}/absent"]) == splits([f"{tmp_path}/absent.npz"]) == splits([str(tmp_path)] * 2) == ()
+    assert (
+        image_splits([f"{tmp_path}/absent"])
+        == image_splits([f"{tmp_path}/absent.npz"])
+        == image_splits([str(tmp_path)] * 2)
+        == ()
+    )
 
 
 def test_texts_beside_images_are_refused(tmp_path: Path) -> None:
@@ -173,14 +178,14 @@ def test_idx_files(tmp_path: Path, array: np.ndarray, packed: str) -> None:
     pack: Callable[[bytes], bytes] = gzip.compress if packed else bytes
     fill(tmp_path, {f"images.idx{packed}": pack(idx(array)), f"labels.idx{packed}": pack(idx(LABELS))})
     files = [f"{tmp_path}/images.idx{packed}", f"{tmp_path}/labels.idx{packed}"]
-    rows = read_rows(files, COLUMNS)
+    rows = read_images(files, COLUMNS)
     assert labels(rows) == ["2", "0", "1", "1", "0", "2"]
     assert all(np.array_equal(found, image.reshape(5, 7, -1)) for found, image in zip(pixels(rows), array, strict=True))
     assert (rows[3].file, rows[3].line, rows[3].values["image"].name) == (files[0], 4, f"{files[0]}:4")
     assert rows.columns == tuple(files)
-    assert labels(read_rows(files, COLUMNS, limit=2)) == ["2", "0"]
-    assert labels(read_rows(files[::-1], {"label": "label", "image": "image"})) == labels(rows)
-    assert len(read_rows(files[:1], ALONE)) == 6
+    assert labels(read_images(files, COLUMNS, limit=2)) == ["2", "0"]
+    assert labels(read_images(files[::-1], {"label": "label", "image": "image"})) == labels(rows)
+    assert len(read_images(files[:1], ALONE)) == 6
 
 
 def test_the_four_files_of_mnist(tmp_path: Path) -> None:
@@ -194,10 +199,10 @@ def test_the_four_files_of_mnist(tmp_path: Path) -> None:
             "t10k-labels.idx1-ubyte": idx(LABELS[:2]),
         },
     )
-    assert splits([folder]) == ("train", "test")
-    assert labels(read_rows([folder], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
-    assert labels(read_rows([folder], COLUMNS, split="test")) == ["2", "0"]
-    assert len(read_rows([folder], ALONE, split="test")) == 2
+    assert image_splits([folder]) == ("train", "test")
+    assert labels(read_images([folder], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
+    assert labels(read_images([folder], COLUMNS, split="test")) == ["2", "0"]
+    assert len(read_images([folder], ALONE, split="test")) == 2
     assert said(folder, split="valid") == f"no split 'valid' in {folder}; it has train and test"
 
 
@@ -257,8 +262,8 @@ def test_one_idx_file_is_too_few(tmp_path: Path) -> None:
 
 def test_fashion_mnist(shared_data: Callable[[str], Path]) -> None:
     folder = str(shared_data("fashion-mnist"))
-    assert splits([folder]) == ("train", "test")
-    rows = read_rows([folder], COLUMNS, split="test")
+    assert image_splits([folder]) == ("train", "test")
+    rows = read_images([folder], COLUMNS, split="test")
     assert len(rows) == 10_000
     assert all(labels(rows).count(str(label)) == 1_000 for label in range(10))
     assert rows[0].values["image"].size == (28, 28)
@@ -275,35 +280,35 @@ def npz(folder: Path, **arrays: Any) -> str:
 
 def test_npz_with_parts(tmp_path: Path) -> None:
     path = npz(tmp_path, x_train=PIXELS, y_train=LABELS[:, None], x_test=PIXELS[:2], y_test=LABELS[:2])
-    assert splits([path]) == ("train", "test")
-    rows = read_rows([path], COLUMNS)
+    assert image_splits([path]) == ("train", "test")
+    rows = read_images([path], COLUMNS)
     assert labels(rows) == ["2", "0", "1", "1", "0", "2"]
     assert np.array_equal(pixels(rows)[2][..., 0], PIXELS[2])
     assert (rows[2].file, rows[2].line, rows.columns) == (path, 3, ("x_train", "y_train"))
-    assert labels(read_rows([path], COLUMNS, split="test", limit=1)) == ["2"]
+    assert labels(read_images([path], COLUMNS, split="test", limit=1)) == ["2"]
     assert said(path, split="valid") == f"no split 'valid' in {path}; it has train and test"
-    named = read_rows([path], COLUMNS, names=("x_test", "y_test"))
+    named = read_images([path], COLUMNS, names=("x_test", "y_test"))
     assert (labels(named), named.columns) == (["2", "0"], ("x_test", "y_test"))
-    assert len(read_rows([path], ALONE, split="test")) == 2
+    assert len(read_images([path], ALONE, split="test")) == 2
 
 
 def test_npz_as_medmnist_writes_it(tmp_path: Path) -> None:
     path = npz(tmp_path, val_images=COLOURS, val_labels=LABELS[:, None], test_images=COLOURS[:1], test_labels=[[1]])
-    assert splits([path]) == ("valid", "test")
-    assert labels(read_rows([path], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
-    assert labels(read_rows([path], COLUMNS, split="test")) == ["1"]
+    assert image_splits([path]) == ("valid", "test")
+    assert labels(read_images([path], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
+    assert labels(read_images([path], COLUMNS, split="test")) == ["1"]
 
 
 @pytest.mark.parametrize(("images", "texts"), [("images", "labels"), ("x", "y"), ("X", "y")])
 def test_npz_without_parts(tmp_path: Path, images: str, texts: str) -> None:
     path = npz(tmp_path, **{images: PIXELS, texts: LABELS})
-    assert splits([path]) == ()
-    assert labels(read_rows([path], COLUMNS, split="test")) == ["2", "0", "1", "1", "0", "2"]
+    assert image_splits([path]) == ()
+    assert labels(read_images([path], COLUMNS, split="test")) == ["2", "0", "1", "1", "0", "2"]
 
 
 def test_the_layouts_and_types_of_npz(tmp_path: Path) -> None:
     def first(images: np.ndarray) -> np.ndarray:
-        return pixels(read_rows([npz(tmp_path, x=images, y=LABELS)], COLUMNS))[1]
+        return pixels(read_images([npz(tmp_path, x=images, y=LABELS)], COLUMNS))[1]
 
     assert np.array_equal(first(PIXELS)[..., 0], PIXELS[1])
     assert np.array_equal(first(PIXELS[..., None])[..., 0], PIXELS[1])
@@ -319,7 +324,7 @@ def test_the_layouts_and_types_of_npz(tmp_path: Path) -> None:
 
 def test_the_labels_of_npz(tmp_path: Path) -> None:
     def found(texts: Any, **more: Any) -> Rows:
-        return read_rows([npz(tmp_path, x=PIXELS[: len(texts)], y=texts, **more)], COLUMNS)
+        return read_images([npz(tmp_path, x=PIXELS[: len(texts)], y=texts, **more)], COLUMNS)
 
     assert labels(found(["cat", "dög"])) == ["cat", "dög"]
     assert labels(found(np.array(["cat", "dög".encode()], dtype="S4"))) == ["cat", "dög"]
@@ -365,8 +370,8 @@ def test_broken_npz_files(tmp_path: Path) -> None:
 
 def test_a_part_of_cifar10(shared_data: Callable[[str], Path]) -> None:
     path = str(shared_data("cifar10_subset") / "cifar10_subset.npz")
-    assert splits([path]) == ("train", "test")
-    rows = read_rows([path], COLUMNS, split="test")
+    assert image_splits([path]) == ("train", "test")
+    rows = read_images([path], COLUMNS, split="test")
     assert len(rows) == 300
     assert labels(rows)[:4] == ["cat", "ship", "ship", "airplane"]
     assert np.array_equal(pixels(rows)[7], np.load(path)["x_test"][7])
@@ -387,22 +392,22 @@ def test_parquet_of_the_hub(tmp_path: Path) -> None:
     images = [{"bytes": png(image), "path": None} for image in PIXELS]
     features = {"image": {"_type": "Image"}, "label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}
     path = parquet(tmp_path, {"image": images, "label": LABELS.tolist()}, features)
-    rows = read_rows([path], COLUMNS)
+    rows = read_images([path], COLUMNS)
     assert labels(rows) == ["c", "a", "b", "b", "a", "c"]
     assert all(np.array_equal(found[..., 0], image) for found, image in zip(pixels(rows), PIXELS, strict=True))
     assert (rows[5].file, rows[5].line, rows[5].values["image"].name) == (path, 6, f"{path}:6")
-    assert labels(read_rows([path], COLUMNS, limit=2)) == ["c", "a"]
-    assert len(read_rows([path], ALONE)) == 6
-    assert splits([path]) == ()
+    assert labels(read_images([path], COLUMNS, limit=2)) == ["c", "a"]
+    assert len(read_images([path], ALONE)) == 6
+    assert image_splits([path]) == ()
 
 
 def test_parquet_of_bytes_and_of_paths(tmp_path: Path) -> None:
     path = parquet(tmp_path, {"img": [png(image) for image in PIXELS], "kind": [str(label) for label in LABELS]})
-    assert labels(read_rows([path], COLUMNS, names=("img", "kind"))) == ["2", "0", "1", "1", "0", "2"]
-    assert read_rows([path], COLUMNS).mapping == {"image": "img", "label": "kind"}
+    assert labels(read_images([path], COLUMNS, names=("img", "kind"))) == ["2", "0", "1", "1", "0", "2"]
+    assert read_images([path], COLUMNS).mapping == {"image": "img", "label": "kind"}
     fill(tmp_path, {"a/1.png": png(PIXELS[0])})
     path = parquet(tmp_path, {"image": [{"bytes": None, "path": "a/1.png"}], "label": [True]})
-    rows = read_rows([path], COLUMNS)
+    rows = read_images([path], COLUMNS)
     assert labels(rows) == ["true"]
     assert np.array_equal(pixels(rows)[0][..., 0], PIXELS[0])
 
@@ -412,7 +417,7 @@ def test_broken_cells_of_parquet(tmp_path: Path) -> None:
     assert f"the cell is null, but an image is expected, in {path}:1; store the bytes" in said(path)
     path = parquet(tmp_path, {"image": [3], "label": [1]})
     assert f"the cell is int, but an image is expected, in {path}:1; store the bytes" in said(path)
-    rows = read_rows([parquet(tmp_path, {"image": [png(PIXELS[0])[:50]], "label": [1]})], COLUMNS)
+    rows = read_images([parquet(tmp_path, {"image": [png(PIXELS[0])[:50]], "label": [1]})], COLUMNS)
     with pytest.raises(HeedfulError, match=r"the image is broken .*, in .*set\.parquet:1; "):
         rows[0].values["image"].pixels()
     (tmp_path / "set.parquet").write_bytes(b"PAR1")
@@ -432,7 +437,7 @@ TABLES = {
 def test_tables_of_paths(tmp_path: Path, name: str) -> None:
     images = {"a/1.png": png(PIXELS[0]), "b.png": png(PIXELS[1])}
     path = f"{fill(tmp_path, {**images, name: TABLES[name].encode()})}/{name}"
-    rows = read_rows([path], COLUMNS)
+    rows = read_images([path], COLUMNS)
     assert labels(rows) == ["cat", "dog"]
     assert np.array_equal(pixels(rows)[1][..., 0], PIXELS[1])
     assert rows.skipped == 1

@@ -171,10 +171,10 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 def test_splits_are_found_by_name() -> None:
     splits = {"train": ROWS, "validation": ROWS[:1], "test": ROWS[1:]}
     assert python_data.is_splits(splits)
-    assert python_data.split_of(splits, "train") is ROWS
-    assert python_data.split_of(splits, "valid") == ROWS[:1]
-    assert python_data.split_of(ROWS, "train") is ROWS
-    assert python_data.split_of(ROWS, "valid") is None
+    assert python_data.mapped_split(splits, "train") is ROWS
+    assert python_data.mapped_split(splits, "valid") == ROWS[:1]
+    assert python_data.mapped_split(ROWS, "train") is ROWS
+    assert python_data.mapped_split(ROWS, "valid") is None
     assert not python_data.is_splits({"text": ["a"], "label": ["b"]})
     with pytest.raises(HeedfulError, match="no split 'train', only 'test'"):
-        python_data.split_of({"test": ROWS}, "train")
+        python_data.mapped_split({"test": ROWS}, "train")

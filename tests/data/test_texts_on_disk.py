@@ -18,7 +18,7 @@ import pytest
 
 from heedful import cli
 from heedful.data import Kind, Rows, read, texts_on_disk
-from heedful.data.documents import read_rows
+from heedful.data.documents import read_documents
 from heedful.data.texts_on_disk import OnDisk, any_on_disk, row_size
 from heedful.errors import HeedfulError
 from heedful.tasks.documents import sampled_documents, split_documents, token_stream
@@ -55,7 +55,7 @@ def read_both(monkeypatch: pytest.MonkeyPatch, *sources: Path, names: list[str] 
     found = []
     for least in (SMALL, LARGE):
         monkeypatch.setattr(texts_on_disk, "LARGE", least)
-        found.append(read_rows([str(source) for source in sources], "text", names))
+        found.append(read_documents([str(source) for source in sources], "text", names))
     assert not any_on_disk(found[0])
     assert all(isinstance(row.values, OnDisk) for row in found[1])
     return found[0], found[1]
@@ -118,7 +118,7 @@ def test_a_folder_is_large_where_its_files_are_together(tmp_path: Path, monkeypa
     found = []
     for least, large in ((total + 1, False), (total, True)):
         monkeypatch.setattr(texts_on_disk, "LARGE", least)
-        rows = read_rows([str(folder)], "text")
+        rows = read_documents([str(folder)], "text")
         assert any_on_disk(rows) is large
         assert rows.skipped == 19 + 4  # blank lines; no column, no words, no UTF-8, no text
         tokens, starts = token_stream(tokenizer, rows, [7], [5])
@@ -204,11 +204,11 @@ def test_a_document_costs_little_and_its_text_nothing(
     texts = [f"{n} " + "word " * 200 for n in range(5000)]
     path = {"jsonl": json_lines, "parquet": parquet}[kind](tmp_path / f"a.{kind}", texts)
     monkeypatch.setattr(texts_on_disk, "LARGE", LARGE)
-    read_rows([str(path)], "text")  # imports
+    read_documents([str(path)], "text")  # imports
     texts_on_disk._decoder.cache_clear()
     gc.collect()
     tracemalloc.start()
-    rows = read_rows([str(path)], "text")
+    rows = read_documents([str(path)], "text")
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

@@ -15,7 +15,7 @@ from tokenizers import decoders, models
 import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate, stream
-from heedful.generation.stopping import StopStrings, cut, until
+from heedful.generation.stopping import StopStrings, cut_at_stop, until
 from heedful.text import Tokenizer
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -273,7 +273,7 @@ def test_as_transformers_on_published_weights(strings, options):
     assert made == expected
     answer = pipe(prompt, stop_strings=strings, **most)["output"]
     text = new_text(pipe.task.tokenizer, ids[0].tolist(), made[ids.size(1) :])
-    assert answer == prompt + cut(text, strings)
+    assert answer == prompt + cut_at_stop(text, strings)
     if any(string in text for string in strings):
         assert answer.endswith(tuple(strings))
         assert ids.size(1) < len(made) < 70
@@ -314,9 +314,9 @@ def test_pieces_joined_are_the_text_cut():
         places = sorted(draw.randrange(len(text) + 1) for _ in range(8))
         given = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
         made = list(until(given, strings))
-        assert "".join(made) == cut(text, strings)
+        assert "".join(made) == cut_at_stop(text, strings)
         hits = [n for n in range(len(text) + 1) if any(text[:n].endswith(one) for one in strings)]
-        assert cut(text, strings) == text[: min(hits, default=len(text))]
+        assert cut_at_stop(text, strings) == text[: min(hits, default=len(text))]
         assert all(made)
 
 

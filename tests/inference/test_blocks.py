@@ -17,7 +17,7 @@ from answering_folders import WORDS, made
 from heedful.errors import HeedfulError
 from heedful.generation.options import resolve
 from heedful.inference import input_blocks as blocks
-from heedful.inference.input_blocks import BlockOptions, BlockWarnings, size_of
+from heedful.inference.input_blocks import BlockOptions, BlockWarnings, input_size
 from heedful.inference.pipeline import Pipeline
 from heedful.util.input_warnings import CountWarning
 from tolerances import approx
@@ -168,12 +168,12 @@ def test_tensors_do_not_add_up(small: None) -> None:
 
 
 def test_sizes() -> None:
-    assert size_of("abc") == 3
-    assert size_of(("ab", "c")) == 3
-    assert size_of([{"role": "user", "content": "hi"}]) == 6
-    assert size_of(b"x" * 100) == 5
-    assert size_of(np.zeros((10, 10), dtype=np.uint8)) == 5
-    assert size_of(7) == 0
+    assert input_size("abc") == 3
+    assert input_size(("ab", "c")) == 3
+    assert input_size([{"role": "user", "content": "hi"}]) == 6
+    assert input_size(b"x" * 100) == 5
+    assert input_size(np.zeros((10, 10), dtype=np.uint8)) == 5
+    assert input_size(7) == 0
 
 
 def test_warnings_of_one_input_are_added_up_too(caplog: pytest.LogCaptureFixture) -> None:

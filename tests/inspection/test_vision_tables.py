@@ -14,7 +14,7 @@ from torch import Tensor
 import heedful
 from heedful.config import LearnedPosition, PatchConfig, RotaryPosition, StackConfig, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.image_patches import feature_maps, filters, grid, patch_filters, patch_position_similarity
+from heedful.inspection.image_patches import feature_maps, filters, patch_filters, patch_grid, patch_position_similarity
 from heedful.models import Model, build
 from tolerances import approx, assert_close
 
@@ -80,13 +80,13 @@ def test_positions_on_the_grid() -> None:
             a, b = table[2 + one], table[2 + other]
             value = found[one // 3, one % 3, other // 3, other % 3]
             assert float(value) == approx(float(a @ b / (a.norm() * b.norm())), "layer", dtype=torch.float64)
-    assert grid(model) == (2, 3)
+    assert patch_grid(model) == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: grid(heedful.create("gpt-micro")), "a Decoder reads no images"),
+        (lambda: patch_grid(heedful.create("gpt-micro")), "a Decoder reads no images"),
         (lambda: patch_filters(made(), 33), "count is 33; give a number from 1 to 32: the model's 40 filters"),
         (lambda: patch_filters(made(), 0), "count is 0; give"),
         (lambda: feature_maps(made(), torch.randn(1, 2, 8, 12).double(), layer=2), "no block 2; it has 2"),

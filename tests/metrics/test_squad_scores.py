@@ -13,12 +13,12 @@ import torch
 
 from heedful.metrics.squad import (
     AnswerScore,
-    best_threshold,
+    best_null_threshold,
     best_thresholds,
     by_kind,
     exact,
     most_similar_sentences,
-    normalised,
+    normalised_answer,
     overlap,
     score,
     sentences,
@@ -39,7 +39,7 @@ def compared(text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", ODD)
 def test_normalized_answers(text: str) -> None:
-    assert normalised(text) == " ".join(compared(text))
+    assert normalised_answer(text) == " ".join(compared(text))
 
 
 def test_exact_match_and_f1_of_every_pair_of_odd_answers() -> None:
@@ -95,7 +95,7 @@ def test_the_best_threshold_is_the_best_of_all(seed: int) -> None:
             float(not own) if value > threshold else each for own, value, each in zip(has, null, raw, strict=True)
         )
 
-    found = best_threshold(raw, outputs, has, null)
+    found = best_null_threshold(raw, outputs, has, null)
     tried = [total(value) for value in null] + [total(-100.0)]
     if len(set(null)) == size:
         assert found.score == pytest.approx(100 * max(tried) / size)

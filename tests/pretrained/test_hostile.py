@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, PatchConfig, StackConfig, VisionConfig
 from heedful.pretrained import load, save
-from heedful.pretrained.folder import to_json
+from heedful.pretrained.folder import indented_json
 from tolerances import assert_same_model
 
 STACK = StackConfig(
@@ -382,8 +382,8 @@ def test_settings_that_are_no_sections(settings: Any, gpt: Path) -> None:
 
 def test_half_of_a_surrogate_pair_goes_out_as_it_came_in() -> None:
     said = {"temperature": {"\ud800": "é \udfff"}}
-    assert json.loads(to_json(said)) == said
-    assert "é".encode() in to_json(said)
+    assert json.loads(indented_json(said)) == said
+    assert "é".encode() in indented_json(said)
 
 
 def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:

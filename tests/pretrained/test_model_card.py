@@ -14,7 +14,7 @@ import heedful
 from heedful import presets
 from heedful.config import StackConfig
 from heedful.pretrained import read_card, save
-from heedful.pretrained.model_card import MARK, describe
+from heedful.pretrained.model_card import MARK, update_model_card
 
 EXTRA: dict[str, Any] = {
     "task": "text-classification",
@@ -118,14 +118,14 @@ def test_a_persons_own_card_stays(model: Any, tmp_path: Path) -> None:
     for mine in (b"# Mine\n", path.read_bytes().replace(MARK.encode(), b""), b"\xff\xfe"):
         path.write_bytes(mine)
         save(model, tmp_path)
-        describe(tmp_path)
+        update_model_card(tmp_path)
         assert path.read_bytes() == mine
 
 
 def test_the_card_follows_heedful_json(model: Any, tmp_path: Path) -> None:
     save(model, tmp_path, extra={"task": "text-classification"})
     (tmp_path / "heedful.json").write_text(json.dumps(read_card(tmp_path) | {"verification": VERIFICATION}))
-    describe(tmp_path)
+    update_model_card(tmp_path)
     assert "| logits | ok | 1.2e-07 | 1e-05 |" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise, product
 
 import pytest
 
-from heedful.generation.stopping import cut
+from heedful.generation.stopping import cut_at_stop
 from heedful.serving.answer_text import AnswerText, HeldText
 from heedful.text import Tokenizer
 
@@ -26,7 +26,7 @@ def splits(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("stops", [["END"], ["abcd", "bc"], ["aab"], ["x", "abab"], ["ENDE", "NDE", "D"], ["zz"]])
 def test_stop_strings_are_left_out_however_the_text_is_divided(stops: list[str]) -> None:
     for text in ("aEND b", "xabcdx", "aaaabb", "ababab", "ENDENDE", "EEND", "a EN", ""):
-        whole = cut(text, stops)  # which keeps the stop string
+        whole = cut_at_stop(text, stops)  # which keeps the stop string
         expected = min((whole.removesuffix(stop) for stop in stops), key=len)
         for pieces in splits(text):
             held, shown = HeldText(stops), ""

@@ -14,7 +14,7 @@ from PIL import Image
 import heedful
 from heedful import cli
 from heedful.data import LazyImage, Row, Rows, builtin, read
-from heedful.data.builtin.shapes import COLOURS, split_of
+from heedful.data.builtin.shapes import COLOURS, shape_split
 from heedful.errors import HeedfulError
 from heedful.presets import captioner, gpt2, vit
 from heedful.settings import RunSettings, TrainingSettings, resolve
@@ -96,7 +96,7 @@ def test_the_built_in_shapes_are_what_their_sentences_say() -> None:
             for half, thing in zip(halves, (first, second), strict=True):
                 distance = np.abs(half - np.array(COLOURS[thing.split()[0]])).sum(-1)
                 assert (distance < 12).sum() > 15
-            assert split_of(tuple(first.split()), tuple(second.split())) == split
+            assert shape_split(tuple(first.split()), tuple(second.split())) == split
     with pytest.raises(HeedfulError, match="unknown argument 'x'"):
         builtin.load("builtin:shapes/x")
     assert builtin.load("builtin:shapes:test")[3] == builtin.load("builtin:shapes:test")[3]

@@ -22,7 +22,7 @@ from heedful.metrics.verdict import Rival, verdict
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import read_card
-from heedful.pretrained.model_card import describe
+from heedful.pretrained.model_card import update_model_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import span_regression
 from heedful.tasks.answer_spans import best_spans
@@ -100,7 +100,7 @@ def lively(model: Model) -> Model:
 def saved(task: QuestionAnswering, model: Model, folder: Path) -> Path:
     save(model, folder, extra={"task": task.name, "columns": dict(task.columns), **task.card_entries()})
     task.save(folder)
-    describe(folder)
+    update_model_card(folder)
     return folder
 
 

@@ -235,17 +235,17 @@ def test_an_element_that_would_be_lost_is_refused(part, draw):
 
 def test_files_are_written_by_their_suffix(tmp_path):
     svg = picture()
-    assert figure_files.write(svg, tmp_path / "new" / "a.svg").read_text(encoding="utf-8") == svg
-    assert figure_files.write(svg, tmp_path / "a.PNG", scale=1).read_bytes() == figure_files.png(svg, scale=1)
-    assert figure_files.write(svg, tmp_path / "a.pdf").read_bytes() == figure_files.pdf(svg)
+    assert figure_files.write_figure(svg, tmp_path / "new" / "a.svg").read_text(encoding="utf-8") == svg
+    assert figure_files.write_figure(svg, tmp_path / "a.PNG", scale=1).read_bytes() == figure_files.png(svg, scale=1)
+    assert figure_files.write_figure(svg, tmp_path / "a.pdf").read_bytes() == figure_files.pdf(svg)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.pdf", "new"]
     with pytest.raises(HeedfulError, match=r"'a.gif'.*\.svg, \.png, \.pdf"):
-        figure_files.write(svg, tmp_path / "a.gif")
+        figure_files.write_figure(svg, tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
     with pytest.raises(HeedfulError, match="cannot write"):
-        figure_files.write(svg, tmp_path / "file" / "a.png")
+        figure_files.write_figure(svg, tmp_path / "file" / "a.png")
     with pytest.raises(HeedfulError, match="not an SVG figure"):
-        figure_files.write("no picture", tmp_path / "b.png")
+        figure_files.write_figure("no picture", tmp_path / "b.png")
 
 
 @pytest.mark.parametrize("draw", [figure_files.png, figure_files.pdf])

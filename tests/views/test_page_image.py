@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.image_html import ImageMaps, PagePlan, image_page, joined, kept, plan
+from heedful.views.image_html import ImageMaps, PagePlan, image_page, kept, plan, pooled_weights
 from tolerances import assert_close
 
 
@@ -89,7 +89,7 @@ def test_blocks_sum_keys_and_average_queries():
         for c in range(0, wide, block):
             spots = [(y, x) for y in range(r, min(r + 2, high)) for x in range(c, min(c + 2, wide))]
             groups.append([prefix + y * wide + x for y, x in spots])
-    found = joined(weights, prefix, (high, wide), block)
+    found = pooled_weights(weights, prefix, (high, wide), block)
     assert found.shape == (2, len(groups), len(groups))
     for i, queries in enumerate(groups):
         for j, keys in enumerate(groups):

@@ -9,7 +9,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
 from heedful.views.attention_data import AttentionMaps, block_edges, block_means
-from heedful.views.attention_html import compressed, fitted, overviewed
+from heedful.views.attention_html import compressed, overviewed, window_maps
 
 
 def rows(*shape, seed=0):
@@ -46,7 +46,7 @@ def test_many_weights_are_kept_in_eight_bits_small_ones_closer(monkeypatch):
 
 def test_small_maps_stay_as_they_are():
     maps = AttentionMaps.of("self-attention", texts(5), texts(5), rows(2, 3, 5, 5))
-    fit, bits, text = fitted(maps, 10_000)
+    fit, bits, text = window_maps(maps, 10_000)
     assert fit is maps
     np.testing.assert_allclose(opened(bits, text, (2, 3, 5, 5)), maps.weights, atol=1e-5)
 
@@ -56,7 +56,7 @@ def test_large_maps_become_a_window_and_an_overview(queries, keys):
     weights = rows(2, 2, queries, keys)
     maps = AttentionMaps.of("cross-attention", texts(queries), texts(keys), weights)
     full = len(compressed(weights)[1])
-    fit, bits, text = fitted(maps, full // 2)
+    fit, bits, text = window_maps(maps, full // 2)
     tall, wide = fit.weights.shape[2:]
     assert tall * wide < queries * keys
     assert len(text) + len(overviewed(fit)["weights"]) <= full // 2
@@ -75,7 +75,7 @@ def test_the_part_of_a_window_keeps_the_given_overview_its_places_and_its_note()
     maps = AttentionMaps(
         name="self-attention", queries=texts(400), keys=texts(400), **facts, overview=overview, note="A window."
     )
-    fit, _, _ = fitted(maps, 20_000)
+    fit, _, _ = window_maps(maps, 20_000)
     tall, wide = fit.weights.shape[2:]
     assert tall < 200
     np.testing.assert_array_equal(fit.overview, overview)
@@ -87,7 +87,7 @@ def test_the_part_of_a_window_keeps_the_given_overview_its_places_and_its_note()
 def test_a_side_is_never_longer_than_a_page_can_lay_out(monkeypatch):
     monkeypatch.setattr(packing, "SIDE", 100)
     maps = AttentionMaps.of("self-attention", texts(150), texts(150), np.zeros((1, 1, 150, 150)))
-    fit, _, text = fitted(maps, 1_000_000)
+    fit, _, text = window_maps(maps, 1_000_000)
     assert fit.weights.shape == (1, 1, 100, 100)
     assert len(text) < 1000
 
@@ -95,7 +95,7 @@ def test_a_side_is_never_longer_than_a_page_can_lay_out(monkeypatch):
 def test_too_many_heads_for_any_window_are_refused():
     maps = AttentionMaps.of("self-attention", texts(2), texts(2), rows(40, 40, 2, 2))
     with pytest.raises(HeedfulError, match="40 layers of 40 heads do not fit a page; choose fewer layers or heads"):
-        fitted(maps, 1500)
+        window_maps(maps, 1500)
 
 
 def test_an_overview_holds_what_each_blocks_queries_give_to_its_keys_together():

@@ -11,7 +11,7 @@ import numpy as np
 from heedful.audit.characters import row_texts
 from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
-from heedful.data.preferences import texts_of
+from heedful.data.preferences import turn_texts
 from heedful.data.rows import Kind
 from heedful.data.split import Key, collapse_blanks, content_digest, input_values
 from heedful.errors import plural
@@ -123,7 +123,7 @@ def check_preferences(rows: Sequence[Row]) -> Iterator[Finding]:
         if (prompt, rejected, chosen) in known and chosen != rejected:
             places.append(location(row))
         known.add((prompt, chosen, rejected))
-        lengths.append([sum(map(len, texts_of(row.values[name]))) for name in ("chosen", "rejected")])
+        lengths.append([sum(map(len, turn_texts(row.values[name]))) for name in ("chosen", "rejected")])
     if places:
         text = f"{plural(len(places), 'pair')} in which an earlier pair's rejected answer is chosen over the other"
         yield Finding("exchanged", "warning", len(places), f"{text}; remove one", places)

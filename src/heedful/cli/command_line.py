@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def process() -> int:
+def run_process() -> int:
     """Runs the command line of this process and returns its exit status."""
     if several():  # silences DistributedDataParallel's warning that find_unused_parameters found none
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -42,7 +42,7 @@ def command() -> NoReturn:
     try:
         if handles_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        status = command_line.process()
+        status = command_line.run_process()
     except KeyboardInterrupt:
         print("heedful: stopped", file=sys.stderr)
         status = STOPPED

@@ -43,9 +43,9 @@ def doctor(
 
     The exit status is 1 if something keeps heedful from working.
     """
-    from heedful.doctor import lines, report
+    from heedful.doctor import report, report_lines
     from heedful.util.values import to_json
 
     facts = report(out)
-    print(to_json(facts) if json else "\n".join(lines(facts)))
+    print(to_json(facts) if json else "\n".join(report_lines(facts)))
     return 0 if facts["ok"] else 1

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from heedful.data import builtin
 from heedful.data.cell_values import brief, checked_text
 from heedful.data.column_inference import columns_option
-from heedful.data.records import BLANK, MISSING, ParquetRecords, class_names, nested_keys, nested_value, read_json_lines
+from heedful.data.records import (
+    BLANK,
+    MISSING,
+    ParquetRecords,
+    nested_keys,
+    nested_value,
+    read_json_lines,
+    record_classes,
+)
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import display_name, extension, read_lines
 from heedful.errors import HeedfulError, plural
@@ -37,7 +45,7 @@ class Sentence(NamedTuple):
     line: int
 
 
-def read_rows(
+def read_tagged_words(
     sources: Sequence[str],
     kinds: Mapping[str, Kind],
     names: Sequence[str] | None = None,
@@ -270,7 +278,7 @@ class _ListFile:
                     f"{plural(len(words), 'word')}, but {plural(len(tags), 'tag')}, in {location}; "
                     "write exactly one tag for each word"
                 )
-            classes = class_names(features, tags_key)
+            classes = record_classes(features, tags_key)
             yield Sentence(
                 tuple(_word(word, words_key, location) for word in words),
                 tuple(_tag(tag, tags_key, location, classes) for tag in tags),

@@ -18,7 +18,9 @@ COLUMNS: dict[str, Kind] = {"text": "text?", "messages": "messages?", "prompt": 
 FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 
 
-def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None) -> Rows | None:
+def read_conversations(
+    sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None
+) -> Rows | None:
     """Returns the rows of tables with instructions or conversations; None for other sources (documents).
 
     A table has instructions or conversations if it has no column ``text`` but a column ``messages``, or the columns

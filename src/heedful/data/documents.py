@@ -15,7 +15,7 @@ from heedful.data.texts_on_disk import are_large, can_stay_on_disk, file_slices,
 from heedful.errors import HeedfulError
 
 
-def read_rows(
+def read_documents(
     sources: Sequence[str],
     column: str,
     names: Sequence[str] | None = None,
@@ -86,7 +86,7 @@ def line_of_character(row: Row, text: str, offset: int) -> int:
     return row.line if has_row_lines else row.line + text.count("\n", 0, offset)
 
 
-def splits(folder: str) -> tuple[str, ...]:
+def document_splits(folder: str) -> tuple[str, ...]:
     """Returns the splits of a folder of documents ("train", "valid", "test"); () if it has none.
 
     A folder has splits if all its sub-folders are called train, val (valid, validation) or test, and one is called

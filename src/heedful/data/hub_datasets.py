@@ -44,7 +44,7 @@ def files(source: str, split: str | None = None) -> list[str]:
     return by_split[chosen]
 
 
-def splits(source: str) -> tuple[str, ...]:
+def hub_splits(source: str) -> tuple[str, ...]:
     """Returns the splits of a data set ("train", "valid", "test"); () if the source names one."""
     by_split = {} if _parse(source)["split"] else _files_by_split(source)
     return tuple(name for name in ("train", "valid", "test") if name in by_split)

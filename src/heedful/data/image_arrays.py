@@ -41,7 +41,7 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
     return as_uint8(images, location)
 
 
-def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -> list[str]:
+def array_labels(labels: np.ndarray, classes: np.ndarray | None, location: str) -> list[str]:
     """Returns an array of labels, (N) or (N, 1), as a list of texts.
 
     Texts are unchanged. Whole numbers are replaced by their names in `classes` (numbered from 0), or written out if it
@@ -62,7 +62,7 @@ def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -
     numbers = flat.astype(np.int64).tolist()
     if classes is None:
         return [str(number) for number in numbers]
-    names = label_names(classes, None, f"'classes' of {location}")
+    names = array_labels(classes, None, f"'classes' of {location}")
     outside = next((number for number in numbers if not 0 <= number < len(names)), None)
     if outside is not None:
         raise HeedfulError(

@@ -44,7 +44,7 @@ class ImageColumns(NamedTuple):
         return Row({self.image: image} | ({self.label: label} if self.label else {}), file, line)
 
 
-def read_rows(
+def read_images(
     sources: Sequence[str],
     columns: Mapping[str, Kind],
     names: Sequence[str] | None = None,
@@ -149,7 +149,7 @@ def is_idx_folder(source: str) -> bool:
     return os.path.isdir(source) and bool(image_arrays.mnist_files(source))
 
 
-def splits(sources: Sequence[str]) -> tuple[str, ...]:
+def image_splits(sources: Sequence[str]) -> tuple[str, ...]:
     """Returns the splits ("train", "valid", "test") of an image folder, ``.npz`` file or folder of IDX files.
 
     Other sources, and missing ones, have none: ().
@@ -211,7 +211,7 @@ def _check_not_text(path: str) -> None:
 
 def _chosen_split(sources: Sequence[str], split: str | None) -> str | None:
     """Returns the split to read; None if there are no splits."""
-    available = splits(sources)
+    available = image_splits(sources)
     if split is not None and available and split not in available:
         hint = image_folder.split_hint(available, split, sources[0])
         raise HeedfulError(f"no split {split!r} in {sources[0]}; it has {' and '.join(available)}{hint}")
@@ -240,7 +240,7 @@ def _idx(images: str, labels: str | None, requested: ImageColumns) -> Rows:
     from heedful.data import image_arrays
 
     pixels = image_arrays.stack_images(image_arrays.read_idx(images), images)
-    texts = None if labels is None else image_arrays.label_names(image_arrays.read_idx(labels), None, labels)
+    texts = None if labels is None else image_arrays.array_labels(image_arrays.read_idx(labels), None, labels)
     return _rows(pixels, texts, images, requested, [images] if labels is None else [images, labels])
 
 
@@ -261,7 +261,7 @@ def _npz(
     texts = (
         None
         if arrays.labels is None
-        else image_arrays.label_names(arrays.labels, arrays.classes, f"{arrays.keys[1]!r} of {path}")
+        else image_arrays.array_labels(arrays.labels, arrays.classes, f"{arrays.keys[1]!r} of {path}")
     )
     rows = _rows(pixels, texts, path, requested, arrays.keys)
     rows.mapping = {} if keys is None else dict(zip(requested.columns, keys, strict=True))

@@ -90,13 +90,13 @@ def is_mixture(sources: Sequence[str]) -> bool:
     return len(sources) == 1 and sources[0].endswith(SUFFIX)
 
 
-def splits(path: str) -> tuple[str, ...]:
+def mixture_splits(path: str) -> tuple[str, ...]:
     """Returns the splits ("train", "valid", "test") that a set of the mixture has."""
-    found = {name for part in load(path).sets for name in part.files}
+    found = {name for part in load_mixture(path).sets for name in part.files}
     return tuple(name for name in SPLITS if name in found)
 
 
-def read_rows(path: str, columns: Mapping[str, Kind], split: str | None, read: ReadTable) -> Rows:
+def read_mixture(path: str, columns: Mapping[str, Kind], split: str | None, read: ReadTable) -> Rows:
     """Returns the rows of a split, of the sets that have it: for each row of a set one under each template.
 
     The first two columns of texts get input and target; the other values are ``set``, ``template``, the name of its set
@@ -106,7 +106,7 @@ def read_rows(path: str, columns: Mapping[str, Kind], split: str | None, read: R
     Raises ``HeedfulError``, with file and line, for a column that is missing, an empty input or target, and a target
     that is none of the choices.
     """
-    mixture = load(path)
+    mixture = load_mixture(path)
     pair = [name for name, kind in columns.items() if kind in PAIR_COLUMNS][:2]
     if len(pair) < 2 or "label" in columns.values():
         raise HeedfulError(
@@ -146,7 +146,7 @@ def read_prompts(path: str, read: ReadTable, split: str = "test") -> Iterator[tu
 
     ``read`` reads the tables of the sets.
     """
-    mixture = load(path)
+    mixture = load_mixture(path)
     for part, file in _with_split(mixture, split):
         needed = frozenset[str]().union(*(template.input_columns for template in part.templates))
         for location, line, values in _examples(part, file, split, needed, read):
@@ -162,7 +162,7 @@ def read_prompts(path: str, read: ReadTable, split: str = "test") -> Iterator[tu
 def _with_split(mixture: Mixture, split: str) -> list[tuple[PromptedSet, str]]:
     found = [(part, part.files[split]) for part in mixture.sets if split in part.files]
     if not found:
-        have = ", ".join(splits(mixture.path))
+        have = ", ".join(mixture_splits(mixture.path))
         raise HeedfulError(f"no set of {mixture.path} has a file for the split {split}, only for {have}; name one")
     return found
 
@@ -375,7 +375,7 @@ _SET_KEYS = {"name": str, "templates": list, "columns": list, "classes": dict, "
 _TEMPLATE_KEYS = {"name": str, "jinja": str, CHOICES: str}
 
 
-def load(path: str) -> Mixture:
+def load_mixture(path: str) -> Mixture:
     """Reads a mixture; raises ``HeedfulError``, with the line where there is one, for a file that is none."""
     values = files.read_toml(Path(path), "write a mixture of sets with templates (docs/tasks/prompts.md)")
     _check_keys(values, _KEYS, ("sets",), path)

@@ -114,7 +114,7 @@ def _read_source(
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
     if source.startswith(hub_datasets.PREFIX):
-        splits = hub_datasets.splits(source)
+        splits = hub_datasets.hub_splits(source)
         files = hub_datasets.files(source, "test" if "test" in splits else next(iter(splits), None))
         return chain.from_iterable(_read_source(file, columns, names, remembered, say) for file in files)
     if mixtures.is_mixture([source]):
@@ -249,8 +249,8 @@ def _images(
         for path in image_folder.all_images(source)[0]:
             yield Input(LazyImage.of(path), path)
     elif not is_table:
-        split = "test" if "test" in image_reader.splits([source]) else None
-        for row in image_reader.read_rows([source], columns, names, split, remembered=remembered):
+        split = "test" if "test" in image_reader.image_splits([source]) else None
+        for row in image_reader.read_images([source], columns, names, split, remembered=remembered):
             yield Input(row.values[column], f"{row.file}:{row.line}")
     else:
         for item in _table(source, columns, names, remembered, _ignore_note):

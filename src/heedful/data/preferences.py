@@ -21,7 +21,7 @@ FORM = 'a text, or [{"role": "assistant", "content": "..."}]'
 Turns = str | tuple[Mapping[str, Any], ...]  # a text, or messages
 
 
-def read_rows(
+def read_preferences(
     sources: Sequence[str],
     kinds: Mapping[str, Kind],
     names: Sequence[str] | None = None,
@@ -134,13 +134,13 @@ def _turns(value: Any, column: str, location: str) -> Turns:
 
 
 def _has_text(turns: Turns) -> bool:
-    return any(text.strip() for text in texts_of(turns))
+    return any(text.strip() for text in turn_texts(turns))
 
 
-def texts_of(turns: Turns) -> list[str]:
+def turn_texts(turns: Turns) -> list[str]:
     """Returns a text as a list of itself, or the contents of messages.
 
-    >>> texts_of("Moo."), texts_of(({"role": "user", "content": "Say moo"},))
+    >>> turn_texts("Moo."), turn_texts(({"role": "user", "content": "Say moo"},))
     (['Moo.'], ['Say moo'])
     """
     return [turns] if isinstance(turns, str) else [message["content"] for message in turns]

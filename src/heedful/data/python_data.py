@@ -43,7 +43,7 @@ def as_paths(data: Any) -> tuple[str, ...]:
     return tuple(map(os.fspath, data)) if isinstance(data, list | tuple) else (os.fspath(data),)
 
 
-def split_of(data: Any, split: str) -> Any:
+def mapped_split(data: Any, split: str) -> Any:
     """Returns the ``"train"`` or ``"valid"`` part of a mapping of splits, such as a ``DatasetDict``.
 
     Data without splits is returned unchanged for ``"train"``, and its ``"valid"`` part is None.

@@ -99,16 +99,16 @@ def read(
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
     if mixtures.is_mixture(sources):
         _check_mixture(sources[0], names, limit, separator)
-        return mixtures.read_rows(sources[0], kinds, split, read)
+        return mixtures.read_mixture(sources[0], kinds, split, read)
     if any(kind.startswith("turns") for kind in kinds.values()):
-        preference_rows = preferences.read_rows(sources, kinds, names, limit, remembered)
+        preference_rows = preferences.read_preferences(sources, kinds, names, limit, remembered)
         if preference_rows is not None:
             return preference_rows
         kinds = _other_columns(kinds, sources)
     may_be_conversations = "messages?" in kinds.values() and separator is None
     kinds, names = resolve_columns(kinds, names)
     if may_be_conversations:
-        conversation_rows = conversations.read_rows(sources, names, limit)
+        conversation_rows = conversations.read_conversations(sources, names, limit)
         if conversation_rows is not None:
             return conversation_rows
         kinds = _document_columns(kinds, sources)
@@ -157,13 +157,13 @@ def _read_special(
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], kinds, names, split, limit, separator)
     if "image" in kinds.values():
-        return image_reader.read_rows(sources, kinds, names, split, limit, remembered)
+        return image_reader.read_images(sources, kinds, names, split, limit, remembered)
     if "tags" in kinds.values():
-        return conll.read_rows(sources, kinds, names, split, limit)
+        return conll.read_tagged_words(sources, kinds, names, split, limit)
     if {"answers", "references"} & {*kinds.values()}:
-        return squad.read_rows(sources, kinds, names, split, limit, remembered)
+        return squad.read_squad(sources, kinds, names, split, limit, remembered)
     if "document" in kinds.values():
-        return documents.read_rows(sources, next(iter(kinds)), names, split, limit, remembered)
+        return documents.read_documents(sources, next(iter(kinds)), names, split, limit, remembered)
     return None
 
 
@@ -222,14 +222,14 @@ def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple
     """
     sources = _as_list(source)
     if mixtures.is_mixture(sources):
-        return mixtures.splits(sources[0])
+        return mixtures.mixture_splits(sources[0])
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
     if len(sources) == 1 and sources[0].startswith(hub_datasets.PREFIX):
-        return hub_datasets.splits(sources[0])
+        return hub_datasets.hub_splits(sources[0])
     if len(sources) == 1 and os.path.isdir(sources[0]):
-        return image_reader.splits(sources) or documents.splits(sources[0])
-    return image_reader.splits(sources)
+        return image_reader.image_splits(sources) or documents.document_splits(sources[0])
+    return image_reader.image_splits(sources)
 
 
 def _shards(

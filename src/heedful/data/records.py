@@ -141,7 +141,7 @@ def _features(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def class_names(features: Mapping[str, Any], name: str) -> list[str] | None:
+def record_classes(features: Mapping[str, Any], name: str) -> list[str] | None:
     """Returns the names of the classes 0, 1, ... of a column, from the Hub's ``features``; None if it has none.
 
     If the column holds lists, they are the names of the elements' classes.

@@ -26,7 +26,7 @@ IMPOSSIBLE = "is_impossible"
 TABLE_COLUMNS: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}
 
 
-def read_rows(
+def read_squad(
     sources: Sequence[str],
     kinds: Mapping[str, Kind],
     names: Sequence[str] | None = None,

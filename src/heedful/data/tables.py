@@ -28,11 +28,11 @@ from heedful.data.records import (
     BLANK,
     MISSING,
     ParquetRecords,
-    class_names,
     nested_keys,
     nested_value,
     read_json_array,
     read_json_lines,
+    record_classes,
 )
 from heedful.data.rows import Kind, Row, Rows, required_columns
 from heedful.data.text_files import STDIN, display_name, extension, raw_lines, read_lines
@@ -175,7 +175,7 @@ class Table:
     def _readers(self, features: Mapping[str, Any]) -> list[Reader | None]:
         """Returns the reader of each chosen column; None for columns of other kinds."""
         readers: dict[str, Callable[[str], Reader]] = {
-            "label": lambda name: Labels(self.separator, class_names(features, name)),
+            "label": lambda name: Labels(self.separator, record_classes(features, name)),
             "number": lambda name: Numbers(),
             "texts": lambda name: Texts(),
         }
@@ -405,7 +405,7 @@ class Table:
         profiles = {}
         for name in names:
             values = [value for record in records if (value := nested_value(record, name)) is not MISSING]
-            classes = class_names(features, name)
+            classes = record_classes(features, name)
             if classes:
                 values = [classes[value] if _is_class_number(value, classes) else value for value in values]
             profiles[name] = ColumnProfile.of(values)

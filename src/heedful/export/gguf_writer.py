@@ -24,7 +24,7 @@ from heedful.layers.position import SCALINGS
 from heedful.models import Model
 from heedful.pretrained.fill_model import tied_names
 from heedful.pretrained.model_types import express
-from heedful.pretrained.scaled_output import stored
+from heedful.pretrained.scaled_output import saved_tensors
 from heedful.tasks.text_generation import TextGeneration
 from heedful.text.chat_template import template_text
 
@@ -63,7 +63,7 @@ END_KEYS = ("eos", "eot", "eom")  # keys for the tokens that end a text
 GENERATION = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 
 
-def write_file(source: Path, file: Path, quantization: str | None = None) -> dict[str, Any]:
+def write_gguf_file(source: Path, file: Path, quantization: str | None = None) -> dict[str, Any]:
     """Writes one GGUF ``file``: the model of ``source``, with its tokenizer and chat template.
 
     Args:
@@ -245,7 +245,7 @@ def _add_special_tokens(writer: Any, task: TextGeneration, config: DecoderConfig
 
 def _tensors(model: Model, architecture: str, config: DecoderConfig) -> dict[str, Tensor]:
     """Returns the tensors by GGUF's names; a tied output is left out, since llama.cpp then takes the embedding."""
-    state, stack = stored(model), config.decoder
+    state, stack = saved_tensors(model), config.decoder
     tensors = {_name(name): state[name].detach() for name in tied_names(model)}
     for block in range(stack.depth):
         for part in ("weight", "bias"):

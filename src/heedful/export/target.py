@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import home, read_configs
-from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON, to_json
+from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON, indented_json
 from heedful.util.files import move, temporary_path
 
 # files of tokenizers and preprocessing, as patterns
@@ -132,7 +132,7 @@ def copy_configuration(source: Path, out: Path) -> None:
     if not (source / CONFIG).exists():
         for name, content in zip((CONFIG, GENERATION), read_configs(source), strict=True):
             if content and not (out / name).exists():
-                (out / name).write_bytes(to_json(content))
+                (out / name).write_bytes(indented_json(content))
 
 
 def copy_beside(source: Path, out: Path) -> list[str]:

@@ -127,7 +127,7 @@ class TracedDecoder(Traced):
         model = self.model
         assert isinstance(model, Decoder)
         cache = TracedCache(model.config.decoder, attention_mask.bool(), pairs(past, beam_idx))
-        return model.output(model.hidden(input_ids, cache=cache)), *stored(cache)
+        return model.output(model.hidden(input_ids, cache=cache)), *cache_tensors(cache)
 
 
 class TracedTarget(Traced):
@@ -147,7 +147,7 @@ class TracedTarget(Traced):
         real = torch.cat([torch.ones_like(tokens, dtype=torch.bool) for tokens in (old, new)], 1)  # (B, S): no padding
         cache = TracedCache(model.config.decoder, real, rows)
         hidden = model.decode(input_ids, memory, memory_mask=memory_mask.bool(), cache=cache)
-        return model.output(hidden), *stored(cache)
+        return model.output(hidden), *cache_tensors(cache)
 
 
 def pairs(past: Sequence[Tensor], rows: Tensor) -> list[KeysValues]:
@@ -156,7 +156,7 @@ def pairs(past: Sequence[Tensor], rows: Tensor) -> list[KeysValues]:
     return list(zip(chosen[::2], chosen[1::2], strict=True))
 
 
-def stored(cache: TracedCache) -> list[Tensor]:
+def cache_tensors(cache: TracedCache) -> list[Tensor]:
     """Returns the keys and values of a cache, block by block."""
     return [tensor for layer in cache.past or () for tensor in layer.pair]
 

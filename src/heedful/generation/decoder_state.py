@@ -198,7 +198,7 @@ class EncoderDecoderState(DecoderState):
     side = "left"
 
     def __init__(self, model: Any, ids: Tensor, real: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
-        start = start_of(model)
+        start = decoder_start(model)
         self.model, self.stack = model, model.config.decoder
         # right-padded, so that positions are the same whether or not a family counts padding
         self.ids, real = align(ids, real, self.side)
@@ -255,7 +255,7 @@ class ImageDecoderState(EncoderDecoderState):
         self.ids, self.real = pixels, None
         tokens = torch.full((len(pixels),), model.config.source.tokens, device=pixels.device)
         self.given_ids = tokens.new_empty(len(pixels), 0)
-        self._begin_targets(start_of(model), tokens, prefix)
+        self._begin_targets(decoder_start(model), tokens, prefix)
 
     @property
     def draw_ids(self) -> Tensor:
@@ -269,7 +269,7 @@ class ImageDecoderState(EncoderDecoderState):
         return create_state(model, self.ids, None)
 
 
-def start_of(model: Any) -> int:
+def decoder_start(model: Any) -> int:
     """Returns the token that an encoder-decoder's targets begin with; ``HeedfulError`` if the model has none."""
     if model.config.special.start is None:
         raise HeedfulError("the model's configuration has no start token; set special.start")

@@ -122,10 +122,10 @@ class StopStrings:
         return ended, undecided
 
 
-def cut(text: str, strings: Sequence[str]) -> str:
+def cut_at_stop(text: str, strings: Sequence[str]) -> str:
     """Cuts ``text`` after the first stop string in it.
 
-    >>> cut("One. Two. Three", ["T", ". "])
+    >>> cut_at_stop("One. Two. Three", ["T", ". "])
     'One. '
     """
     ends = [start + len(string) for string in strings if (start := text.find(string)) >= 0]
@@ -133,7 +133,7 @@ def cut(text: str, strings: Sequence[str]) -> str:
 
 
 def until(pieces: Iterable[str], strings: Sequence[str]) -> Iterator[str]:
-    """Yields the pieces up to the end of the first stop string, without delay: joined, they are ``cut`` of all pieces.
+    """Yields the pieces up to the end of the first stop string, without delay: joined, they are ``cut_at_stop`` of all.
 
     >>> list(until(["One", ".", " Two", ". "], [". "]))
     ['One', '.', ' ']
@@ -141,7 +141,7 @@ def until(pieces: Iterable[str], strings: Sequence[str]) -> Iterator[str]:
     overlap = max(map(len, strings), default=1) - 1  # characters of earlier pieces in which a stop string may begin
     tail = ""
     for piece in pieces:
-        text = cut(tail + piece, strings)
+        text = cut_at_stop(tail + piece, strings)
         if len(text) > len(tail):
             yield text[len(tail) :]
         if text != tail + piece or any(text.endswith(string) for string in strings):

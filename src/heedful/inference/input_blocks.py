@@ -27,14 +27,14 @@ log = logging.getLogger("heedful")
 def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | None = None) -> Iterator[list[T]]:
     """Yields the inputs in lists: at most ``first`` inputs, then twice as many each time, up to ``BLOCK``.
 
-    A list of long texts ends earlier, with the text that fills ``MAX_CHARACTERS``; ``size`` (by default ``size_of``)
+    A list of long texts ends earlier, with the text that fills ``MAX_CHARACTERS``; ``size`` (by default ``input_size``)
     counts the characters. The lists depend on the inputs alone, so a call that starts again makes the same lists.
 
     >>> list(blocks("abcdefgh", first=1))
     [['a'], ['b', 'c'], ['d', 'e', 'f', 'g'], ['h']]
     """
     block: list[T] = []
-    max_inputs, characters, size = first, 0, size or size_of
+    max_inputs, characters, size = first, 0, size or input_size
     for item in inputs:
         block.append(item)
         characters += size(item)
@@ -45,18 +45,18 @@ def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | N
         yield block
 
 
-def size_of(item: Any) -> int:
+def input_size(item: Any) -> int:
     """Returns the size of an input in characters, all its texts together; 20 bytes of an image count as a character.
 
-    >>> size_of("abc"), size_of({"question": "ab", "context": "abc"}), size_of(bytes(40))
+    >>> input_size("abc"), input_size({"question": "ab", "context": "abc"}), input_size(bytes(40))
     (3, 5, 2)
     """
     if isinstance(item, str):
         return len(item)
     if isinstance(item, Mapping):
-        return sum(map(size_of, item.values()))
+        return sum(map(input_size, item.values()))
     if isinstance(item, list | tuple):
-        return sum(map(size_of, item))
+        return sum(map(input_size, item))
     source = getattr(item, "source", item)  # of a LazyImage
     return (len(source) if isinstance(source, bytes) else getattr(source, "nbytes", 0)) // 20
 

@@ -19,7 +19,7 @@ from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.ranking import unit
-from heedful.pretrained.folder import atomic_write, read_json, reason, to_json
+from heedful.pretrained.folder import atomic_write, indented_json, read_required_json, reason
 from heedful.tasks import EMBEDDING_TASK
 from heedful.tasks.task import Embeds
 from heedful.util.files import parse_json
@@ -148,7 +148,7 @@ class Index:
             for text, (file, line) in zip(self.texts, self.origins, strict=True)
         )
         with atomic_write(Path(folder).expanduser().resolve()) as path:
-            (path / INDEX).write_bytes(to_json(facts))
+            (path / INDEX).write_bytes(indented_json(facts))
             with (path / TEXTS).open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(line + "\n" for line in lines)
             np.save(path / VECTORS, self.vectors, allow_pickle=False)
@@ -168,7 +168,7 @@ class Index:
             HeedfulError: files are missing or inconsistent, or the index was created with another model.
         """
         folder = Path(folder).expanduser()
-        facts = read_json(folder / INDEX)
+        facts = read_required_json(folder / INDEX)
         if facts.get("format") != FORMAT:
             raise HeedfulError(f"{folder / INDEX} has a format that this version cannot read; create the index again")
         index = cls(pipe or pipeline(EMBEDDING_TASK, str(facts.get("model"))), engine)

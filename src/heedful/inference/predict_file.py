@@ -17,7 +17,7 @@ from heedful import __version__
 from heedful.data.prediction_inputs import Input, input_identity, read_inputs
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, InputError, plural
-from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, size_of
+from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, input_size
 from heedful.inference.output_file import PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.pretrained.configuration import home
@@ -257,7 +257,7 @@ def _predictions(
     """
     options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
     try:
-        for block in blocks(inputs, FIRST, lambda item: size_of(item.input)):
+        for block in blocks(inputs, FIRST, lambda item: input_size(item.input)):
             block_options = options.of([item.input for item in block])
             finished = max(0, done - number)
             number += len(block)

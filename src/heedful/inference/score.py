@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import checked_ids
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.choices import OPTIONS, RankedPrompt, logprobs, normalised
+from heedful.tasks.choices import OPTIONS, RankedPrompt, logprobs, normalised_scores
 
 
 def score(
@@ -57,7 +57,7 @@ def score(
     prompts = [row[present].tolist() for row, present in zip(ids.cpu(), real.cpu(), strict=True)]
     ranked = [RankedPrompt(*pair) for pair in zip(prompts, _for_each(choices, len(prompts)), strict=True)]
     found = logprobs(model, ranked, batch_tokens)
-    rows = [normalised(sums, prompt, (), normalise) for sums, prompt in zip(found, ranked, strict=True)]
+    rows = [normalised_scores(sums, prompt, (), normalise) for sums, prompt in zip(found, ranked, strict=True)]
     most = max(map(len, rows))
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     return torch.tensor([[*row, *[-torch.inf] * (most - len(row))] for row in rows], dtype=dtype, device=model.device)

@@ -22,7 +22,7 @@ from heedful.inspection.tensor_paths import HookPoint, select_hook_points
 from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
 from heedful.stack import Block
-from heedful.util.exact import exact
+from heedful.util.exact import as_float64
 
 GROUPS = 8
 
@@ -183,7 +183,7 @@ def _means(model: Model, points: Iterable[HookPoint], loss: Callable[[], Any]) -
 
     def add(point: HookPoint, tensor: Tensor) -> Tensor:
         axes = [i for i, axis in enumerate("BHTE" if point.heads else "BTF") if axis in "BT"]
-        total = exact(tensor).sum(axes, keepdim=True)[0]
+        total = as_float64(tensor).sum(axes, keepdim=True)[0]
         sums[point.path] = sums.get(point.path, 0) + total
         counts[point.path] = counts.get(point.path, 0) + tensor.numel() // total.numel()
         return tensor

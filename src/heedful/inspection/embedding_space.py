@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, lookup
 from heedful.inspection.attention_maps import precise
-from heedful.util.exact import exact
+from heedful.util.exact import as_float64
 
 
 def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
@@ -140,7 +140,7 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
         raise HeedfulError(
             f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer dimensions"
         )
-    wide = exact(vectors.detach())
+    wide = as_float64(vectors.detach())
     if not wide.isfinite().all():
         raise HeedfulError("some vectors hold NaN or infinity; remove these vectors")
     mean = wide.mean(0)

@@ -34,11 +34,11 @@ class PatchFilters:
     explained: Tensor
 
 
-def grid(model: nn.Module) -> tuple[int, int]:
+def patch_grid(model: nn.Module) -> tuple[int, int]:
     """Returns the number of rows and columns of patches in an image.
 
     >>> import heedful
-    >>> grid(heedful.create("vit-micro"))
+    >>> patch_grid(heedful.create("vit-micro"))
     (4, 4)
     """
     height, width = patches(model).image_size
@@ -52,7 +52,7 @@ def tokens(model: nn.Module) -> list[str]:
     >>> tokens(heedful.create("vit-micro"))[:3]
     ['[class]', '0,0', '0,1']
     """
-    rows, columns = grid(model)
+    rows, columns = patch_grid(model)
     before = {"none": [], "class": ["[class]"], "class+distillation": ["[class]", "[distillation]"]}
     return before[patches(model).prefix] + [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
@@ -115,7 +115,7 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
         vision.encode(pixels) if isinstance(vision, EncoderDecoder) else vision(pixels)
     if layer is None:
         return recorded[name]
-    return recorded[name][:, patches(model).prefix_tokens :].mT.unflatten(-1, grid(model))
+    return recorded[name][:, patches(model).prefix_tokens :].mT.unflatten(-1, patch_grid(model))
 
 
 def patch_position_similarity(model: nn.Module) -> Tensor:
@@ -129,7 +129,7 @@ def patch_position_similarity(model: nn.Module) -> Tensor:
     torch.Size([4, 4, 4, 4])
     """
     rows = position_table(model, patches(model).tokens)[patches(model).prefix_tokens :]
-    return cosine_similarity(rows).unflatten(1, grid(model)).unflatten(0, grid(model))
+    return cosine_similarity(rows).unflatten(1, patch_grid(model)).unflatten(0, patch_grid(model))
 
 
 def patches(model: nn.Module) -> PatchConfig:

@@ -17,7 +17,7 @@ from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.tensor_paths import select_hook_points
 from heedful.models import Model
-from heedful.util.exact import exact
+from heedful.util.exact import as_float64
 
 
 def head_importance(
@@ -71,7 +71,7 @@ def head_importance(
         gradients = torch.autograd.grad(total, all_gates, allow_unused=True, materialize_grads=True)
     importance = {}
     for path in gates:
-        rows = [exact(gradient).flatten(1) for (p, _), gradient in zip(flat, gradients, strict=True) if p == path]
+        rows = [as_float64(gradient).flatten(1) for (p, _), gradient in zip(flat, gradients, strict=True) if p == path]
         unused = torch.zeros(1, heads[path], dtype=torch.float64)  # an attention that never ran
         per_sequence = torch.cat(rows or [unused])  # (sequences of all calls, H)
         value = -per_sequence.sum(0) if signed else per_sequence.abs().mean(0)

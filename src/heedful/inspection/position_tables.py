@@ -13,7 +13,7 @@ from heedful.inspection.embedding_space import cosine_similarity
 from heedful.layers.position import Learned, Rotary, Sinusoidal
 from heedful.layers.relative import RelativeMask
 from heedful.stack import Stack
-from heedful.util.exact import exact
+from heedful.util.exact import as_float64
 
 LENGTH = 64  # positions by default, of schemes without a fixed number
 
@@ -39,8 +39,8 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
     """
     position = _stack(model, stack).position
     if isinstance(position, Rotary):
-        positions = exact(torch.arange(_length(length, None), device=position.frequencies.device))
-        angles = (positions[:, None] - positions)[..., None] * exact(position.frequencies)
+        positions = as_float64(torch.arange(_length(length, None), device=position.frequencies.device))
+        angles = (positions[:, None] - positions)[..., None] * as_float64(position.frequencies)
         return angles.cos().mean(-1).float().to(position.frequencies.device)
     return cosine_similarity(position_table(model, length, stack))
 

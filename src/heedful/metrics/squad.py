@@ -19,10 +19,10 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
+def normalised_answer(text: str) -> str:
     """Returns an answer normalised as in SQuAD's script: lower case, no ASCII punctuation, no articles, single spaces.
 
-    >>> normalised("The  U.S. -- an   example")
+    >>> normalised_answer("The  U.S. -- an   example")
     'us example'
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
 
 def exact(output: str, answer: str) -> float:
     """Returns 1 if the output and the answer are equal after normalisation (`normalised`), else 0."""
-    return float(normalised(output) == normalised(answer))
+    return float(normalised_answer(output) == normalised_answer(answer))
 
 
 def overlap(output: str, answer: str) -> float:
@@ -42,7 +42,7 @@ def overlap(output: str, answer: str) -> float:
     >>> round(overlap("in the old town", "the old town hall"), 3)
     0.667
     """
-    output_words, answer_words = normalised(output).split(), normalised(answer).split()
+    output_words, answer_words = normalised_answer(output).split(), normalised_answer(answer).split()
     if not output_words or not answer_words:
         return float(output_words == answer_words)
     common = sum((Counter(output_words) & Counter(answer_words)).values())
@@ -64,7 +64,7 @@ def score(output: str, answers: Sequence[str]) -> AnswerScore:
     >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
     AnswerScore(exact=1.0, f1=1.0)
     """
-    counted = [answer for answer in answers if normalised(answer)] or [""]
+    counted = [answer for answer in answers if normalised_answer(answer)] or [""]
     return AnswerScore(
         max(exact(output, answer) for answer in counted), max(overlap(output, answer) for answer in counted)
     )
@@ -77,7 +77,7 @@ class Threshold(NamedTuple):
     value: float
 
 
-def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
+def best_null_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
     """Returns the best threshold for predicting "no answer" on these questions, as SQuAD 2.0's script finds it.
 
     A question whose `null` is above the threshold gets no answer, which is correct if the question has none. The values
@@ -89,7 +89,7 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
         answerable: (N,), True if the question has an answer.
         null: (N,), log-odds of no answer against the predicted answer.
 
-    >>> best_threshold([1.0, 0.0, 0.0], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
+    >>> best_null_threshold([1.0, 0.0, 0.0], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
     Threshold(score=66.66666666666667, value=-2.0)
     """
     scores, answerable, null = np.asarray(scores, np.float64), np.asarray(answerable, bool), np.asarray(null)
@@ -155,7 +155,7 @@ def best_thresholds(
     is_answerable = [bool(accepted) for accepted in answers]
     metrics: dict[str, float] = {}
     for name, values in (("exact", [pair.exact for pair in scores]), ("f1", [pair.f1 for pair in scores])):
-        best = best_threshold(values, outputs, is_answerable, null)
+        best = best_null_threshold(values, outputs, is_answerable, null)
         metrics |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
     return metrics
 

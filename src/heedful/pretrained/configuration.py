@@ -11,7 +11,7 @@ from typing import Any
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import label_names
-from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
+from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_required_json
 from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head
 
@@ -36,9 +36,9 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
-    theirs = read_json(folder / CONFIG)
+    theirs = read_required_json(folder / CONFIG)
     if (folder / GENERATION).exists():
-        generation = read_json(folder / GENERATION)
+        generation = read_required_json(folder / GENERATION)
     else:
         generation = {key: theirs[key] for key in GENERATION_KEYS if theirs.get(key) is not None}
         if theirs.get("force_bos_token_to_be_generated"):  # BART's older key

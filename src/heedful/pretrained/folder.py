@@ -103,7 +103,7 @@ def _recover(folder: Path) -> None:
         ) from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_required_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file; raises ``HeedfulError`` if the file is missing or holds something else."""
     if not os.path.lexists(path):
         raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing; give a model's folder")
@@ -119,7 +119,7 @@ SECTIONS = ("data", "pooling")  # of the settings of a run, which a folder's tas
 def read_card(folder: str | Path) -> dict[str, Any]:
     """Returns the contents of a folder's ``heedful.json`` (task, labels, metrics, ...); {} if there is none."""
     path = Path(folder) / HEEDFUL_JSON
-    card = read_json(path) if path.exists() else {}
+    card = read_required_json(path) if path.exists() else {}
     columns = card.get("columns")
     if not isinstance(columns, Mapping | None) or not all(isinstance(kind, str) for kind in (columns or {}).values()):
         raise HeedfulError(f"{path}: columns is {columns!r}; write an object of names, or remove it")
@@ -132,7 +132,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
 def is_ensemble(folder: Path) -> bool:
     """Returns True if a folder holds an ensemble, whose members have folders of their own."""
     path = folder / CONFIG
-    return path.exists() and read_json(path).get("kind") == EnsembleConfig.kind
+    return path.exists() and read_required_json(path).get("kind") == EnsembleConfig.kind
 
 
 def member_folder(folder: Path, number: int = 0) -> Path:
@@ -148,7 +148,7 @@ def members_of(folder: Path) -> list[Path]:
     """Returns the folders of the members of the ensemble in ``folder``; [] for any other model."""
     if not is_ensemble(folder):
         return []
-    members = read_json(folder / CONFIG).get("members")
+    members = read_required_json(folder / CONFIG).get("members")
     if not isinstance(members, list) or len(members) < 2:
         raise HeedfulError(f"{folder / CONFIG}: an ensemble has a list of two or more members; save the model again")
     return [member_folder(folder, number) for number in range(len(members))]
@@ -169,7 +169,7 @@ def is_regression(theirs: Mapping[str, Any]) -> bool:
     return problem == REGRESSION["problem_type"] or (problem is None and labels == 1)
 
 
-def to_json(data: Any) -> bytes:
+def indented_json(data: Any) -> bytes:
     """Returns indented JSON in UTF-8, keys in their order; lone surrogates are escaped."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
@@ -195,7 +195,7 @@ def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator
                 os.fsync(file.fileno())  # content before rename: a power cut leaves the old files or the new ones
         if folder.exists():
             old = [file.name for file in folder.iterdir() if stale and stale.fullmatch(file.name)]
-            (beside / MOVES).write_bytes(to_json({"new": names, "old": sorted({*old} - {*names})}))
+            (beside / MOVES).write_bytes(indented_json({"new": names, "old": sorted({*old} - {*names})}))
             files.move(beside, folder / f".{time.time_ns()}{READY}")
             finish_writing(folder)
         else:
@@ -220,7 +220,7 @@ def finish_writing(folder: Path) -> None:
 
 
 def _move_files(ready: Path, folder: Path) -> None:
-    moves = read_json(ready / MOVES)
+    moves = read_required_json(ready / MOVES)
     new, old = moves.get("new"), moves.get("old")
     if ready.is_symlink() or not all(isinstance(names, list) and all(map(_is_inside, names)) for names in (new, old)):
         raise HeedfulError(f"{ready} was not written by heedful; remove it")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from heedful.pretrained.folder import CONFIG, MODEL_CARD, read_card, read_json
+from heedful.pretrained.folder import CONFIG, MODEL_CARD, read_card, read_required_json
 from heedful.util.files import write
 
 MARK = "<!-- written by heedful, and again with every save; without this line the file is yours and stays -->"
@@ -25,11 +25,14 @@ def is_ours(folder: Path) -> bool:
     return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
 
-def describe(folder: str | Path) -> None:
+def update_model_card(folder: str | Path) -> None:
     """Updates the README.md of a folder after ``heedful.json`` has changed, if this module wrote it."""
     folder = Path(folder).expanduser()
     if is_ours(folder):
-        write(folder / MODEL_CARD, card_text(folder.resolve().name, read_card(folder), read_json(folder / CONFIG)))
+        write(
+            folder / MODEL_CARD,
+            card_text(folder.resolve().name, read_card(folder), read_required_json(folder / CONFIG)),
+        )
 
 
 def shareable(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,15 +48,15 @@ from heedful.pretrained.peft_config import (
 )
 from heedful.pretrained.peft_names import (
     layout_of,
-    module_of,
     modules,
+    peft_module,
     renamed,
     transposed,
-    without_prefix,
+    without_peft_prefix,
 )
 from heedful.pretrained.pooling import pooled_head, repool
 from heedful.pretrained.rules import Tensors
-from heedful.pretrained.scaled_output import stored
+from heedful.pretrained.scaled_output import saved_tensors
 from heedful.pretrained.weights import read_tensors, refuse_not_finite
 
 WHOLE_MODELS = (WEIGHTS, INDEX, PICKLE, PICKLE_INDEX)
@@ -147,15 +147,16 @@ def _lora_pairs(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Returns ``{path of a linear map: (A, B)}`` on the model's device; one error names all that do not fit."""
     their_modules = modules(model, model_type, architecture)
-    paths = {without_prefix(name, model_type, architecture): parts for name, parts in their_modules.items()}
+    paths = {without_peft_prefix(name, model_type, architecture): parts for name, parts in their_modules.items()}
     stored = {
-        renamed(without_prefix(name, model_type, architecture), model_type): (name, pair) for name, pair in low.items()
+        renamed(without_peft_prefix(name, model_type, architecture), model_type): (name, pair)
+        for name, pair in low.items()
     }
     unexpected = [name for short, (name, _) in stored.items() if short not in paths]
     missing = [
         name
         for name in their_modules
-        if without_prefix(name, model_type, architecture) not in stored and covers(config, name)
+        if without_peft_prefix(name, model_type, architecture) not in stored and covers(config, name)
     ]
     misshaped: list[str] = []
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
@@ -250,10 +251,10 @@ def adapter_files(
             )
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
         tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
-    state = stored(model)
+    state = saved_tensors(model)
     whole = model_type.tensors_out({name: state[name] for name in adapter.whole}, architecture)
     others = {
-        module_of(name, model_type, architecture) for name in model.state_dict() if ".lora_" not in name
+        peft_module(name, model_type, architecture) for name in model.state_dict() if ".lora_" not in name
     } - adapted.keys()
     config = write_config(
         adapter,
@@ -261,7 +262,7 @@ def adapter_files(
         task_type=_task_type(model),
         targets=sorted({_unique_ending(name, others) for name in adapted}),
         saved=sorted(
-            {without_prefix(name.rpartition(".")[0], model_type, architecture).partition(".")[0] for name in whole}
+            {without_peft_prefix(name.rpartition(".")[0], model_type, architecture).partition(".")[0] for name in whole}
         ),
         transposed=any(transposed(path, model_type, architecture) for path in low),
     )

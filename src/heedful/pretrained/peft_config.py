@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import PooledHead
 from heedful.errors import HeedfulError, first_few
-from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, find, read_card, read_json
+from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, find, read_card, read_required_json
 from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.rules import Tensors
-from heedful.util.values import describe, fits
+from heedful.util.values import fits, type_in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # the ot
 def read_config(folder: Path) -> dict[str, Any]:
     """Returns an adapter's ``adapter_config.json`` with PEFT's defaults; an error names unsupported settings."""
     path = folder / ADAPTER_CONFIG
-    config = DEFAULTS | read_json(path)
+    config = DEFAULTS | read_required_json(path)
     if config.get("peft_type") != "LORA":
         raise HeedfulError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; only 'LORA' is supported")
     unsupported = {k: v for k, v in config.items() if k not in ACCEPTED and v not in (None, False, {}, [], "none")}
@@ -68,7 +68,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     for key, kind in KINDS.items():
         if not fits(config.get(key), kind):
-            raise HeedfulError(f"{path}: {key} must be {describe(kind)}, not {config.get(key)!r}")
+            raise HeedfulError(f"{path}: {key} must be {type_in_words(kind)}, not {config.get(key)!r}")
     return config
 
 
@@ -113,7 +113,7 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
 def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
     """Returns the kind of head that the adapter was trained with, and the number of classes that it stores."""
     base_folder = folder if (folder / CONFIG).exists() else base
-    theirs = read_json(base_folder / CONFIG)
+    theirs = read_required_json(base_folder / CONFIG)
     try:
         model_type = model_type_of(theirs)
         architecture = model_type.architecture_of(theirs)

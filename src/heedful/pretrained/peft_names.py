@@ -29,12 +29,12 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
             paths.setdefault(
-                module_of(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
+                peft_module(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
             )
     return paths
 
 
-def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
+def peft_module(name: str, model_type: ModelType, architecture: Architecture) -> str:
     """Returns PEFT's name of the module that holds the tensor that we call ``name``.
 
     A map that is a parameter of a module with several (XLNet's attention) has the parameter's name. PEFT knows no such
@@ -42,11 +42,11 @@ def module_of(name: str, model_type: ModelType, architecture: Architecture) -> s
     """
     theirs = model_type.their_name(name, architecture)
     whole = theirs.removesuffix(".weight").removesuffix(".bias")
-    short = without_prefix(whole, model_type, architecture)
+    short = without_peft_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
 
 
-def without_prefix(name: str, model_type: ModelType, architecture: Architecture) -> str:
+def without_peft_prefix(name: str, model_type: ModelType, architecture: Architecture) -> str:
     """Returns a module's name without the model type's prefix, which not every architecture has."""
     (tensor_name,) = model_type.names({f"{name}.weight": torch.empty(0)}, architecture)
     return tensor_name.removesuffix(".weight")

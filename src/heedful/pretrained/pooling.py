@@ -9,7 +9,7 @@ from heedful.config import PooledHead, Pooling, with_head
 from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.models import Model
-from heedful.pretrained.folder import read_json, to_json
+from heedful.pretrained.folder import indented_json, read_required_json
 from heedful.util import files
 from heedful.util.files import write
 
@@ -52,7 +52,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
             f"{path} names the path {str(inner)!r}, which is outside the folder; download the folder again"
         )
     config = folder / inner / "config.json"
-    settings = read_json(config)
+    settings = read_required_json(config)
     true_keys = [
         key.removeprefix(OLDER_PREFIX) for key, value in settings.items() if key.startswith(OLDER_PREFIX) and value
     ]
@@ -84,11 +84,11 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
 
 def read_text_preparation(folder: Path) -> TextPreparation:
     """Returns a folder's text preparation; raises ``HeedfulError`` for invalid values."""
-    settings = read_json(folder / TEXT_CONFIG) if (folder / TEXT_CONFIG).exists() else {}
+    settings = read_required_json(folder / TEXT_CONFIG) if (folder / TEXT_CONFIG).exists() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 1):
         raise HeedfulError(f"{folder / TEXT_CONFIG}: max_seq_length is {longest!r}; write a whole number above 0")
-    prompt_config = read_json(folder / PROMPT_CONFIG) if (folder / PROMPT_CONFIG).exists() else {}
+    prompt_config = read_required_json(folder / PROMPT_CONFIG) if (folder / PROMPT_CONFIG).exists() else {}
     name, prompts = prompt_config.get("default_prompt_name"), prompt_config.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
         raise HeedfulError(f"{folder / PROMPT_CONFIG}: the default prompt {name!r} is not among the prompts; add it")
@@ -98,10 +98,10 @@ def read_text_preparation(folder: Path) -> TextPreparation:
 def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
     """Writes the files that ``read_text_preparation`` reads."""
     settings = {"max_seq_length": preparation.longest, "do_lower_case": preparation.lowercase}
-    write(folder / TEXT_CONFIG, to_json(settings))
+    write(folder / TEXT_CONFIG, indented_json(settings))
     if preparation.prompt:
         prompts = {"prompts": {"default": preparation.prompt}, "default_prompt_name": "default"}
-        write(folder / PROMPT_CONFIG, to_json(prompts))
+        write(folder / PROMPT_CONFIG, indented_json(prompts))
 
 
 def repool(model: Model, head: PooledHead) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import HeedfulError, nearest
 from heedful.pretrained.configuration import home
-from heedful.pretrained.folder import CONFIG, read_json, to_json
+from heedful.pretrained.folder import CONFIG, indented_json, read_required_json
 from heedful.util.files import write
 
 if TYPE_CHECKING:
@@ -198,17 +198,19 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE} for the preprocessing of images; copy it from the original model")
-    settings = read_json(path)
+    settings = read_required_json(path)
     model = path.with_name(CONFIG)
     try:
-        return Preprocessing.from_dict(settings, read_json(model).get("model_type") if model.exists() else None)
+        return Preprocessing.from_dict(
+            settings, read_required_json(model).get("model_type") if model.exists() else None
+        )
     except HeedfulError as error:
         raise HeedfulError(f"{path}: {error}") from None
 
 
 def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> None:
     """Writes image preprocessing into a folder, as ``preprocessor_config.json``."""
-    write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
+    write(Path(folder) / FILE, indented_json(preprocessing.to_dict()).decode())
 
 
 def _processor(settings: Mapping[str, Any], model_type: str | None) -> str:

@@ -30,14 +30,14 @@ from heedful.pretrained.folder import (
     is_multi_label,
     is_regression,
     read_card,
-    read_json,
+    read_required_json,
 )
 from heedful.pretrained.model_type import ModelType
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.peft import is_adapter, load_adapter
 from heedful.pretrained.peft_names import set_adapter_targets
 from heedful.pretrained.pooling import pooled_head
-from heedful.pretrained.resizing import resize, resized
+from heedful.pretrained.resizing import resize_tensors, resized
 from heedful.pretrained.rules import Tensors
 from heedful.pretrained.weights import FLOATS, read_tensors, refuse_not_finite
 
@@ -174,7 +174,7 @@ def _load_folder(
             poolers = {name for name in model.state_dict() if "head.pooler." in name}
             loaded = {name: t for name, t in loaded.items() if not name.startswith("head.") or name in poolers}
             stored = {name: t for name, t in stored.items() if not model_type.known(name)}
-        new_rows = resize(loaded, config, new_config)
+        new_rows = resize_tensors(loaded, config, new_config)
         their_name = partial(model_type.their_name, architecture=architecture)
         tensors, fresh = match_tensors(model, loaded, list(stored), their_name, requested != config.head)
     except HeedfulError as error:
@@ -192,7 +192,7 @@ def _load_folder(
     model.regression = isinstance(model.config.head, SequenceHead) and is_regression(theirs)
     model.source_config = dict(theirs)
     if (folder / GENERATION).exists():
-        model.source_ids = {key: value for key, value in read_json(folder / GENERATION).items() if key in IDS}
+        model.source_ids = {key: value for key, value in read_required_json(folder / GENERATION).items() if key in IDS}
     set_adapter_targets(model)
     return model
 

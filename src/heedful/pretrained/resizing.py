@@ -52,7 +52,7 @@ def resized(
     return config
 
 
-def resize(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
+def resize_tensors(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
     """Resizes tensors, by our names, from configuration ``old`` to ``new``; returns the names of new rows.
 
     Stored rows are kept. Rows of new positions are drawn as in a new model, N(0, σ²) with σ the stack's ``init_std``.

@@ -34,7 +34,7 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
     head.output = scaled
 
 
-def stored(model: Model) -> dict[str, Tensor]:
+def saved_tensors(model: Model) -> dict[str, Tensor]:
     """Returns the tensors of a model as they are saved; those of a scaled output layer are converted to saved units."""
     state: dict[str, Tensor] = model.state_dict()
     for path, part in model.named_modules():

@@ -17,9 +17,9 @@ from heedful.pretrained.folder import (
     POOLING_FILES,
     SAFETENSORS_FILES,
     TEXT_FILES,
+    indented_json,
     read_card,
-    read_json,
-    to_json,
+    read_required_json,
 )
 from heedful.pretrained.model_card import shareable
 
@@ -69,7 +69,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
 
 def _upload_files(folder: Path) -> dict[str, Path | bytes]:
     """Returns the files to upload, by name; in ``heedful.json`` the paths of this machine are removed."""
-    read_json(folder / CONFIG)  # raises if there is no model
+    read_required_json(folder / CONFIG)  # raises if there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     inner = (file for pattern in (POOLING_FILES, MEMBER_FILES) for file in folder.glob(pattern) if file.is_file())
@@ -77,4 +77,4 @@ def _upload_files(folder: Path) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }
-    return files | ({HEEDFUL_JSON: to_json(shareable(read_card(folder)))} if HEEDFUL_JSON in files else {})
+    return files | ({HEEDFUL_JSON: indented_json(shareable(read_card(folder)))} if HEEDFUL_JSON in files else {})

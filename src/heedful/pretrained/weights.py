@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from heedful.errors import HeedfulError, first_few
-from heedful.pretrained.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_json, reason
+from heedful.pretrained.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_required_json, reason
 from heedful.pretrained.rules import Tensors
 from heedful.util.files import WINDOWS, check_regular
 
@@ -46,7 +46,7 @@ def refuse_not_finite(folder: Path, faults: list[str]) -> None:
     name = faults[0].partition(" ")[0]
     file = next((file for file in _READERS if (folder / file).is_file()), WEIGHTS)
     if file in (INDEX, PICKLE_INDEX):  # the index has the name with its prefix
-        file = read_json(folder / file)["weight_map"].get(name, file)
+        file = read_required_json(folder / file)["weight_map"].get(name, file)
     more = f", and {len(faults) - 1} more tensors hold such numbers" if len(faults) > 1 else ""
     raise HeedfulError(
         f"{folder / file}: {faults[0]}{more}; use earlier weights, or load these in Python with check_finite=False"
@@ -130,7 +130,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
 
 def weight_map(index: Path, ending: str = ".safetensors") -> dict[str, str]:
     """Returns the file that holds each tensor, by the tensor's name, as the ``index`` of a sharded model lists them."""
-    shard_of = read_json(index).get("weight_map")
+    shard_of = read_required_json(index).get("weight_map")
     if not isinstance(shard_of, dict) or not all(_is_file_name(file, ending) for file in shard_of.values()):
         raise HeedfulError(
             f'{index} has no "weight_map" that maps tensors to {ending} files in its folder; download it again'

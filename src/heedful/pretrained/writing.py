@@ -45,8 +45,8 @@ from heedful.pretrained.folder import (
     REGRESSION,
     WEIGHTS,
     atomic_write,
+    indented_json,
     member_folder,
-    to_json,
 )
 from heedful.pretrained.model_card import card_text, is_ours
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -55,7 +55,7 @@ from heedful.pretrained.peft import adapter_files
 from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
 from heedful.pretrained.rules import Tensors
-from heedful.pretrained.scaled_output import stored
+from heedful.pretrained.scaled_output import saved_tensors
 from heedful.pretrained.special_config_keys import SubConfig
 
 # keys of the source's config.json that are not copied: about the file, labels or generation
@@ -202,7 +202,7 @@ def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], s
         with atomic_write(out, stale) as temporary:
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
-                (temporary / name).write_bytes(to_json(content))
+                (temporary / name).write_bytes(indented_json(content))
             for part in (PurePosixPath(name).parent for name in files if name.endswith(HEEDFUL_JSON)):
                 if is_ours(out / part):
                     base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
@@ -288,7 +288,7 @@ def _with_source_keys(
 
 def _untied(model: Model) -> Tensors:
     """Returns the model's tensors by our names, a tied tensor by its first name only."""
-    state = stored(model)
+    state = saved_tensors(model)
     return {first: state[first] for first in tied_names(model)}
 
 

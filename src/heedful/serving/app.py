@@ -22,10 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from heedful import __version__
 from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
-from heedful.serving.examples import examples_of
+from heedful.serving.examples import input_examples
 from heedful.serving.openai_routes import has_template, model_entry, openai_routes
 from heedful.serving.responses import HEADERS, error_response, json_response
-from heedful.serving.service import WORKING_FOR, Service, failure_of, report
+from heedful.serving.service import WORKING_FOR, Service, failure_of, report_error
 from heedful.serving.task_routes import task_routes
 from heedful.views.serve_html import serving_page
 
@@ -103,7 +103,7 @@ def _add_state_routes(app: FastAPI, service: Service) -> None:
 
 def _add_page(app: FastAPI, service: Service, guard: Guard) -> None:
     model, templated = service.pipe.model, has_template(service)
-    examples = examples_of(service.pipe.task, model.source or "", templated)
+    examples = input_examples(service.pipe.task, model.source or "", templated)
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -211,7 +211,7 @@ class Guard:
             if not status:
                 await self._refuse(error, scope, receive, send_with_headers)
         except Exception as error:
-            report(error, "the request")
+            report_error(error, "the request")
             if not status:
                 await error_response(failure_of(error, "the request"))(scope, receive, send_with_headers)
         finally:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from heedful.serving import attention
 from heedful.serving.admission import RequestError
-from heedful.serving.requests import estimated_tokens, inputs_of, parse_json, takes_images
+from heedful.serving.requests import estimated_tokens, inputs_of, parse_body, takes_images
 from heedful.serving.responses import json_response, while_connected
 from heedful.serving.service import Batch, Service
 
@@ -59,7 +59,7 @@ def attention_routes(service: Service) -> APIRouter:
 
     @router.post("/attention")
     async def look(request: Request) -> Response:
-        data = TypeAdapter(dict[str, Any]).validate_python(parse_json(await request.body()))
+        data = TypeAdapter(dict[str, Any]).validate_python(parse_body(await request.body()))
         tokens, pixels = await asyncio.to_thread(_sizes_of, service, data)
         batch = Batch([data], {}, compute, service.admission.admit(1, tokens, pixels), tokens, may_merge=False)
         (answer,) = await while_connected(request.receive, service.compute(batch))

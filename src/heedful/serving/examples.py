@@ -19,7 +19,7 @@ MESSAGES = ("What can I cook with rice and tomatoes?", "Write two lines about th
 TAIL = 1 << 16  # bytes of a log's end that are searched
 
 
-def examples_of(task: Task, folder: str, has_template: bool) -> list[dict[str, str]]:
+def input_examples(task: Task, folder: str, has_template: bool) -> list[dict[str, str]]:
     """Returns up to two inputs for people to try, each a text for each required column of a request.
 
     They come from the model card (``widget``, the Hub's entry for examples), else from the samples of the run's last

@@ -11,7 +11,7 @@ from typing import Any
 from heedful.errors import HeedfulError, plural
 from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder
-from heedful.inference.input_blocks import size_of
+from heedful.inference.input_blocks import input_size
 from heedful.serving.admission import RequestError, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText, prompt_tokens
 from heedful.serving.requests import CHARACTERS, rows_of, tokens_of_rows
@@ -90,7 +90,9 @@ class Answers:
         """Admits the request, tokenises its prompts, and queues them."""
         question, service = self.question, self.service
         length = question.decoding.max_new_tokens or question.decoding.max_length or NEW_TOKENS
-        sizes = [size_of(prompt) // CHARACTERS + 1 if _is_text(prompt) else len(prompt) for prompt in question.prompts]
+        sizes = [
+            input_size(prompt) // CHARACTERS + 1 if _is_text(prompt) else len(prompt) for prompt in question.prompts
+        ]
         count = question.count
         tokens = sum(self._tokens(size + length) for size in sizes)
         self._ticket = service.admission.admit(len(question.prompts) * count, tokens)

@@ -26,7 +26,7 @@ from heedful.serving.requests import (
     JsonRoute,
     decoding_options,
     options_of,
-    resolved,
+    resolved_options,
 )
 from heedful.serving.responses import DONE, EventStream, json_response, while_connected
 from heedful.serving.service import Service
@@ -114,7 +114,7 @@ def openai_routes(service: Service) -> APIRouter:
 
     @router.get("/models/{name:path}")
     async def model(name: str) -> Response:
-        check_model(service, name)
+        check_model_name(service, name)
         return json_response(model_entry(service))
 
     if isinstance(task, Continues):
@@ -125,7 +125,7 @@ def openai_routes(service: Service) -> APIRouter:
 
         @router.post("/embeddings")
         async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-            check_model(service, body.model)
+            check_model_name(service, body.model)
             texts = [body.input] if isinstance(body.input, str) else body.input
             vectors, tokens = await while_connected(request.receive, vectors_of(service, texts, field="input"))
             data = [
@@ -161,7 +161,7 @@ def has_template(service: Service) -> bool:
     return isinstance(task, Continues) and bool(task.tokenizer.config.get("chat_template"))
 
 
-def check_model(service: Service, name: str | None) -> None:
+def check_model_name(service: Service, name: str | None) -> None:
     """Raises ``RequestError`` (404) for another model than the one that is served."""
     if name not in (None, ANY_MODEL, service.name):
         raise RequestError(404, f"no model {name!r}; this server has {service.name!r}", "model_not_found", "model")
@@ -207,7 +207,7 @@ def with_greedy(options: dict[str, Any]) -> dict[str, Any]:
 
 def question_of(service: Service, request: GenerationFields, prompts: Sequence[Any], field: str) -> Question:
     """Returns what a request asks for."""
-    check_model(service, request.model)
+    check_model_name(service, request.model)
     if request.stream_options is not None and not request.stream:
         raise RequestError(400, "stream_options need stream: true; leave them out", param="stream_options")
     options = call_options(request)
@@ -218,7 +218,7 @@ def question_of(service: Service, request: GenerationFields, prompts: Sequence[A
         top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     else:
         top_logprobs = getattr(request, "logprobs", None)
-    decoding = resolved(service.pipe, options)["decoding"]
+    decoding = resolved_options(service.pipe, options)["decoding"]
     return Question(
         prompts=prompts,
         decoding=decoding,
@@ -244,7 +244,7 @@ def completions_of(service: Service) -> Callable[..., Any]:
         question = question_of(service, scores or body, prompts, "prompt")
         if scores is not None:  # a token is generated, and dropped
             greedy = {"do_sample": False, "num_beams": 1, "max_new_tokens": 1}
-            question = replace(question, decoding=resolved(service.pipe, greedy)["decoding"], generates=False)
+            question = replace(question, decoding=resolved_options(service.pipe, greedy)["decoding"], generates=False)
         question = replace(question, with_prompt=body.echo and body.logprobs is not None)
         answers = Answers(service, question)
         await while_connected(request.receive, answers.start())

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from heedful.data.lazy_image import LazyImage
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES, DecodingSettings, Options
-from heedful.inference.input_blocks import size_of
+from heedful.inference.input_blocks import input_size
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import RequestError, ServiceLimits
 from heedful.settings import AnsweringSettings
@@ -39,7 +39,7 @@ HELP = {
 }
 
 
-def parse_json(content: bytes) -> Any:
+def parse_body(content: bytes) -> Any:
     """Returns the value of a body; raises ``RequestError`` for too many values, and for what is not JSON.
 
     Half of a surrogate pair, which UTF-8 cannot encode, is not JSON here.
@@ -55,11 +55,11 @@ def parse_json(content: bytes) -> Any:
 
 
 class JsonRequest(Request):
-    """Request whose body is parsed by ``parse_json``."""
+    """Request whose body is parsed by ``parse_body``."""
 
     async def json(self) -> Any:
         """Returns the value of the body."""
-        return parse_json(await self.body())
+        return parse_body(await self.body())
 
 
 class JsonRoute(APIRoute):
@@ -119,7 +119,7 @@ def options_of(task: Task) -> dict[str, str]:
     return {name: HELP.get(name, "") for name in sorted(task.options - OWN) if name in HELP}
 
 
-def resolved(pipe: Pipeline, options: Mapping[str, Any]) -> dict[str, Any]:
+def resolved_options(pipe: Pipeline, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options for the task's ``predict``; raises ``RequestError`` that names the option at fault."""
     for name in options:
         if name in OWN:
@@ -153,7 +153,7 @@ def inputs_of(task: Task, values: Sequence[Any], limits: ServiceLimits) -> tuple
     """
     if not takes_images(task):
         return list(values), 0
-    images = [image_of(value, limits) for value in values]
+    images = [request_image(value, limits) for value in values]
     return images, sum(image.decoded_pixels for image in images)
 
 
@@ -162,7 +162,7 @@ def takes_images(task: Task) -> bool:
     return "image" in task.input_columns.values()
 
 
-def image_of(value: Any, limits: ServiceLimits) -> LazyImage:
+def request_image(value: Any, limits: ServiceLimits) -> LazyImage:
     """Returns an image from base64 (also as a ``data:`` address), or from the bytes of a file."""
     if isinstance(value, str):
         if re.match(r"\w+://", value):
@@ -192,8 +192,8 @@ def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, An
 
     Where a text is continued, each beam has a copy of it.
     """
-    decoding, choices = options.get("decoding"), size_of(options.get("choices") or ()) // CHARACTERS
-    sizes, length = [size_of(value) // CHARACTERS + 1 for value in values], new_tokens(decoding, limits)
+    decoding, choices = options.get("decoding"), input_size(options.get("choices") or ()) // CHARACTERS
+    sizes, length = [input_size(value) // CHARACTERS + 1 for value in values], requested_tokens(decoding, limits)
     rows = 1 if decoding is None else rows_of(decoding)
     if isinstance(task, Continues):
         return sum(tokens_of_rows(rows, size + length) + choices for size in sizes)
@@ -215,7 +215,7 @@ def tokens_of_rows(rows: int, tokens: int) -> int:
     return rows * (tokens if rows == 1 else max(tokens, ROW_TOKENS))
 
 
-def new_tokens(decoding: Options | None, limits: ServiceLimits) -> int:
+def requested_tokens(decoding: Options | None, limits: ServiceLimits) -> int:
     """Returns the number of tokens that may be generated for an input, for each beam and sample.
 
     Raises ``RequestError`` for a request's own length above the server's limit.

@@ -26,14 +26,14 @@ HEADERS = {  # of every response
 }
 
 
-def to_json(value: Any) -> str:
+def ascii_json(value: Any) -> str:
     """Returns a value as JSON in ASCII, whose events no reader of lines divides; raises for NaN and infinity."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Returns a response with JSON."""
-    return Response(to_json(value), status, headers, "application/json")
+    return Response(ascii_json(value), status, headers, "application/json")
 
 
 def error_response(error: RequestError) -> Response:
@@ -90,7 +90,7 @@ class EventStream(Response):
 
     async def _send_all(self, first: Any, send: Send) -> None:
         async def write(data: Any, more: bool = True) -> None:
-            body = b"" if data is None else f"data: {data if data == DONE else to_json(data)}\n\n".encode()
+            body = b"" if data is None else f"data: {data if data == DONE else ascii_json(data)}\n\n".encode()
             async with asyncio.timeout(UNREAD):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
 

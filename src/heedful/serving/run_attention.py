@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
 from heedful.serving.runs import SavedModel
-from heedful.views.inspect.catalogue import VIEWS, View, stacks_of
+from heedful.views.inspect.catalogue import VIEWS, View, stack_names
 from heedful.views.inspect.request import Request, check_request
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _part(value: Any, opened: OpenedModel, parts: int) -> Any:
         value = " ".join(value)
     if not isinstance(value, str):
         return value
-    positions = [getattr(stack.position, "length", 0) for stack in stacks_of(opened.model.config).values()]
+    positions = [getattr(stack.position, "length", 0) for stack in stack_names(opened.model.config).values()]
     halves = [number // 2 for number in positions if number]  # a view may generate the other half
     most = min([TOKENS, *halves]) // parts
     ((_, offsets),) = opened.source.encode_with_offsets([value[: most * CHARACTERS]])

@@ -253,7 +253,7 @@ class Service:
                 self.admission.tokens_per_second = self._tokens / self._busy
                 self._send()
         except BaseException as error:  # nothing below is expected to fail: the server is then of no use
-            report(error, "the inference thread")
+            report_error(error, "the inference thread")
         finally:
             reason = "the server is shutting down" if self._closing else "the inference thread has ended"
             self._fail_all(RequestError(503, f"{reason}; send the request again"))
@@ -469,12 +469,12 @@ def failure_of(error: BaseException, where: str) -> RequestError:
 
 
 def reported_failure(error: BaseException, where: str) -> RequestError:
-    """Prints an unexpected error as ``report`` does, and returns ``failure_of`` it."""
-    report(error, where)
+    """Prints an unexpected error as ``report_error`` does, and returns ``failure_of`` it."""
+    report_error(error, where)
     return failure_of(error, where)
 
 
-def report(error: BaseException, where: str) -> None:
+def report_error(error: BaseException, where: str) -> None:
     """Prints an unexpected error in one line without its message, which may quote an input."""
     if os.environ.get("HEEDFUL_DEBUG") == "1":
         traceback.print_exception(error)

@@ -17,7 +17,15 @@ from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
 from heedful.serving.hub_shapes import shape_of
 from heedful.serving.openai_routes import with_greedy
-from heedful.serving.requests import Fields, JsonRoute, estimated_tokens, inputs_of, parse_json, resolved, takes_images
+from heedful.serving.requests import (
+    Fields,
+    JsonRoute,
+    estimated_tokens,
+    inputs_of,
+    parse_body,
+    resolved_options,
+    takes_images,
+)
 from heedful.serving.responses import EventStream, json_response, while_connected
 from heedful.serving.service import Batch, Service
 from heedful.serving.vectors import vectors_of
@@ -94,7 +102,7 @@ def task_routes(service: Service) -> APIRouter:
     @router.post("/predict")
     async def predict(body: PredictRequest, request: Request) -> Response:
         values, is_one = _as_list(body.inputs)
-        predictions = await while_connected(request.receive, predicted(service, values, body.options))
+        predictions = await while_connected(request.receive, predicted_rows(service, values, body.options))
         shown = [prediction.as_dict() for prediction in predictions]
         return json_response(shown[0] if is_one else shown)
 
@@ -132,13 +140,13 @@ def _as_list(inputs: Any) -> tuple[list[Any], bool]:
     return [inputs], True
 
 
-async def predicted(service: Service, values: Sequence[Any], options: Mapping[str, Any]) -> list[Prediction]:
+async def predicted_rows(service: Service, values: Sequence[Any], options: Mapping[str, Any]) -> list[Prediction]:
     """Returns the predictions of a pipeline for the inputs of a request."""
     task = service.pipe.task
     if not values:
         return []
     call = with_greedy(dict(options))
-    chosen = resolved(service.pipe, call)
+    chosen = resolved_options(service.pipe, call)
     generates = not ranks_choices(values, chosen)
     if isinstance(task, Continues) and generates and (found := await _continued(service, values, chosen)) is not None:
         return found
@@ -241,7 +249,7 @@ async def hub_response(service: Service, request: Request, name: str | None) -> 
 
 def _parsed(kind: Any, content: bytes) -> Any:
     """Returns a request's fields; raises pydantic's ``ValidationError``."""
-    return TypeAdapter(kind).validate_python(parse_json(content))
+    return TypeAdapter(kind).validate_python(parse_body(content))
 
 
 def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +275,7 @@ async def _hub_predictions(
     task = service.pipe.task
     shape = shape_of(task)
     options = {**shape.defaults, **hub_options(task, parameters)}
-    predictions = await while_connected(request.receive, predicted(service, values, options))
+    predictions = await while_connected(request.receive, predicted_rows(service, values, options))
     outputs = [shape.output(prediction) for prediction in predictions]
     return json_response(outputs[0] if is_one and not shape.lists_one else outputs)
 
@@ -281,7 +289,7 @@ async def _generated(
     options = with_greedy(hub_options(task, parameters))
     question = Question(
         prompts=values,
-        decoding=resolved(service.pipe, options)["decoding"],
+        decoding=resolved_options(service.pipe, options)["decoding"],
         top_logprobs=0 if details or body.stream else None,
         stream=bool(body.stream),
         field="inputs",

@@ -142,10 +142,12 @@ def _parts(
             yield number, prompt, first, choices[first : first + size]
 
 
-def normalised(scores: Sequence[float], prompt: RankedPrompt, texts: Texts, normalise: str | None) -> list[float]:
+def normalised_scores(
+    scores: Sequence[float], prompt: RankedPrompt, texts: Texts, normalise: str | None
+) -> list[float]:
     """Returns log-probabilities unchanged, or divided by each choice's number of ``tokens`` or ``characters``.
 
-    >>> normalised([-3.0, -4.0], RankedPrompt([1], [[5], [6, 7]]), ["no", "yes"], "tokens")
+    >>> normalised_scores([-3.0, -4.0], RankedPrompt([1], [[5], [6, 7]]), ["no", "yes"], "tokens")
     [-3.0, -2.0]
     """
     if normalise is None:
@@ -154,7 +156,7 @@ def normalised(scores: Sequence[float], prompt: RankedPrompt, texts: Texts, norm
     return [score / size for score, size in zip(scores, sizes, strict=True)]
 
 
-def rank(
+def rank_choices(
     model: Model,
     inputs: Sequence[Any],
     prompts: Sequence[RankedPrompt],
@@ -169,7 +171,7 @@ def rank(
     """
     predictions, listed = [], "top_k" in decoding.given
     for value, prompt, own, sums in zip(inputs, prompts, texts, logprobs(model, prompts, batch_tokens), strict=True):
-        scores = normalised(sums, prompt, own, normalise)
+        scores = normalised_scores(sums, prompt, own, normalise)
         best = sorted(range(len(own)), key=lambda i: -scores[i])
         if listed:
             output: Any = [{"text": own[i], "score": scores[i]} for i in best[: decoding.top_k or None]]

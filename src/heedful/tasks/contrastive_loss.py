@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from heedful.models import Model
 
 
-def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
+def text_vectors(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
     """Returns the vectors (B, D) of texts; gradients are computed for ``chunk`` texts at a time (None: for all at
     once).
 

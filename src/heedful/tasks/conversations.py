@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data import Row, Rows
-from heedful.data.preferences import ANSWERS, Turns, texts_of
+from heedful.data.preferences import ANSWERS, Turns, turn_texts
 from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.pretrained.configuration import home
@@ -73,7 +73,7 @@ def prompt_and_target(row: Row) -> tuple[Any, str | None]:
     answer. The prompt of a document is its first words, and its target is None.
     """
     if "chosen" in row.values:
-        return row.values["prompt"], texts_of(row.values["chosen"])[-1]
+        return row.values["prompt"], turn_texts(row.values["chosen"])[-1]
     if "messages" in row.values:
         *earlier, last = row.values["messages"]
         return earlier, last["content"]

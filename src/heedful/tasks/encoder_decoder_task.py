@@ -17,7 +17,7 @@ from heedful.data.batching import evaluation_batches
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import NAMES, Options, resolve
-from heedful.generation.stopping import cut
+from heedful.generation.stopping import cut_at_stop
 from heedful.kernels.varlen import needs_mask_if_right_padded
 from heedful.metrics.example_scores import Metrics, Sums
 from heedful.models import EncoderDecoder, Model
@@ -51,7 +51,7 @@ from heedful.tasks.token_batches import (
 )
 from heedful.text import Tokenizer
 from heedful.util import sharding
-from heedful.util.exact import exact
+from heedful.util.exact import as_float64
 
 Pair = tuple[list[int], list[int]]
 # settings of encoder-decoders
@@ -228,7 +228,7 @@ class EncoderDecoderTask(Task):
         def sums(batch: Batch) -> np.ndarray:
             logits, labels = model(batch["source"], batch["target"], batch.get("source_mask")), batch["labels"]
             nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
-            return torch.stack([exact(nats).sum(1).cpu(), (labels != IGNORED).sum(1).cpu()], 1).numpy()
+            return torch.stack([as_float64(nats).sum(1).cpu(), (labels != IGNORED).sum(1).cpu()], 1).numpy()
 
         for indices, batch_losses in self.map_batches(model, examples, sums):
             losses[indices] = batch_losses
@@ -275,7 +275,7 @@ class EncoderDecoderTask(Task):
         def decoded(batch: np.ndarray) -> list[list[GeneratedText]]:
             own_options = seeded.for_rows(batch, len(lengths))
             generated = decode(model, *sources(batch), decoding=own_options, tokenizer=self.target, logprobs=logprobs)
-            texts = [cut(text, seeded.stop_strings) for text in self.target.decode(generated.ids.tolist())]
+            texts = [cut_at_stop(text, seeded.stop_strings) for text in self.target.decode(generated.ids.tolist())]
             log_p = new_token_logprobs(generated, [1] * len(texts))
             return by_prompt(map(GeneratedText, texts, generated.scores.tolist(), log_p), decoding)
 

@@ -35,11 +35,11 @@ from heedful.pretrained.pooling import (
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks import defaults, known_models
 from heedful.tasks.baselines import word_vectors
-from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, negative_mask
+from heedful.tasks.contrastive_loss import contrastive, cosent, negative_mask, text_vectors
 from heedful.tasks.encoder_task import EncoderTask
 from heedful.tasks.inputs_and_targets import Side, input_side
 from heedful.tasks.model_setup import tokenizer_of
-from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, search, texts_of
+from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, retrieval_texts, search
 from heedful.tasks.task import (
     EVALUATED,
     SQUARE,
@@ -151,7 +151,8 @@ class FeatureExtraction(EncoderTask):
             sized = replace(given, training=replace(given.training, batch_size=batch))
             suggested = defaults.encoder_finetuning(len(rows), sized, given.start_from)
         else:
-            words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
+            first = rows[:1000]
+            words = sum(len(text.split()) for row in first for text in retrieval_texts(row)) / len(first)
             suggested = defaults.encoder(len(rows), given, round(words))
             pooling = replace(pooling, kind=POOLED.pooling, normalise=POOLED.normalise)
         training = replace(suggested.training, label_smoothing=0.0)
@@ -163,7 +164,7 @@ class FeatureExtraction(EncoderTask):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Creates the task for a new model and trains its tokenizer on the training texts."""
         check_rows(rows, settings)
-        return cls(cls.train_tokenizer([text for row in rows for text in texts_of(row)], settings))
+        return cls(cls.train_tokenizer([text for row in rows for text in retrieval_texts(row)], settings))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -224,7 +225,7 @@ class FeatureExtraction(EncoderTask):
         so they determine it.
         """
         most = min(max_length or self.longest, self.longest)
-        texts = [texts_of(row) for row in rows]
+        texts = [retrieval_texts(row) for row in rows]
         ids, cut = self._ids([text for sides in texts for text in sides], most)
         encoded = iter(zip(ids, cut, strict=True))
         examples, unread = [], []
@@ -298,7 +299,7 @@ class FeatureExtraction(EncoderTask):
         scores it is the CoSENT loss (``contrastive_loss.cosent``).
         """
         sides = [name for name in SIDES if f"{name}.ids" in batch]
-        vectors = [embedded(model, batch[f"{name}.ids"], batch[f"{name}.mask"], self.chunk) for name in sides]
+        vectors = [text_vectors(model, batch[f"{name}.ids"], batch[f"{name}.mask"], self.chunk) for name in sides]
         texts, pairs = vectors[:2]
         if "scores" in batch:
             return cosent(texts, pairs, batch["scores"], self.temperature)
@@ -341,7 +342,7 @@ class FeatureExtraction(EncoderTask):
         texts = {
             number: text
             for row, numbers_of_row in zip(rows, text_numbers.tolist(), strict=True)
-            for text, number in zip(texts_of(row), numbers_of_row, strict=True)
+            for text, number in zip(retrieval_texts(row), numbers_of_row, strict=True)
         }
         outputs = [texts[int(number)] for number in nearest]
         mistakes = Mistakes()
@@ -354,8 +355,10 @@ class FeatureExtraction(EncoderTask):
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores a baseline: cosines of TF-IDF vectors, with document frequencies counted in the training texts."""
         numbers: dict[str, int] = {}
-        text_numbers = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
-        (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))
+        text_numbers = np.array(
+            [[numbers.setdefault(text, len(numbers)) for text in retrieval_texts(row)] for row in rows]
+        )
+        (vectors,) = word_vectors([text for row in learned() for text in retrieval_texts(row)], list(numbers))
         if "score" in rows[0].values:
             cosines = np.asarray(vectors[text_numbers[:, 0]].multiply(vectors[text_numbers[:, 1]]).sum(1)).ravel()
             scored: Scored = ranking.Correlations(cosines, [row.values["score"] for row in rows], self.temperature)
@@ -455,14 +458,14 @@ class FeatureExtraction(EncoderTask):
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """Returns (text, pair) of a row, or ([text, pair], score) if it has a score."""
-        text, pair = texts_of(row)[:2]
+        text, pair = retrieval_texts(row)[:2]
         return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → pair``, ``text → pair, not negative`` or ``text + pair →
         3.5``.
         """
-        text, pair, *negative = map(short, texts_of(row))
+        text, pair, *negative = map(short, retrieval_texts(row))
         if "score" in row.values:
             return f"{text} + {pair} → {row.values['score']:g}"
         return arrow_joined([text, pair]) + "".join(f", not {other}" for other in negative)

@@ -20,7 +20,7 @@ from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, plural
 from heedful.generation.options import Options
 from heedful.metrics.example_scores import overall
-from heedful.metrics.squad import best_thresholds, by_kind, normalised, score, squad_sums
+from heedful.metrics.squad import best_thresholds, by_kind, normalised_answer, score, squad_sums
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
 from heedful.tasks.generated_text_baselines import nearest_targets
@@ -388,6 +388,6 @@ def window_targets(windows: Sequence[TextWindow], answers: Sequence[str]) -> lis
         return [first]
     evidence = [float(any(answer in window.context for answer in answers)) for window in windows]
     if not any(evidence):
-        words = {*normalised(f"{windows[0].question} {first}").split()}
-        evidence = [float(len(words.intersection(normalised(window.context).split()))) for window in windows]
+        words = {*normalised_answer(f"{windows[0].question} {first}").split()}
+        evidence = [float(len(words.intersection(normalised_answer(window.context).split()))) for window in windows]
     return [first if amount == max(evidence) else "" for amount in evidence]

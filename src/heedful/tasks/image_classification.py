@@ -35,7 +35,7 @@ from heedful.tasks.image_inputs import (
     channels_of,
     check_image_size,
     load_for_images,
-    normalised,
+    normalised_images,
     patch_of,
     patches_with_settings,
     preprocessing_for,
@@ -252,7 +252,7 @@ class ImageClassification(Task):
         """
         pixels = np.stack([image for image, _ in examples])
         labels = np.array([label for _, label in examples], dtype=np.int64)
-        pixels = normalised(pixels, self.preprocessing, self.augmentation, random)
+        pixels = normalised_images(pixels, self.preprocessing, self.augmentation, random)
         if random is None or not self.augmentation.mixup:
             return _tensors(pixels, labels)
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]

@@ -115,7 +115,7 @@ class DecodedImages(Sequence[Any]):
         return self.preprocessing.fitted(self.images[index].pixels(self.preprocessing.channels))
 
 
-def normalised(
+def normalised_images(
     pixels: np.ndarray, preprocessing: Preprocessing, settings: ImageSettings, random: np.random.Generator | None
 ) -> np.ndarray:
     """Returns normalised images (B, C, H, W), float32, of images in uint8.

@@ -36,7 +36,7 @@ from heedful.tasks.image_inputs import (
     channels_of,
     check_image_size,
     load_for_images,
-    normalised,
+    normalised_images,
     patch_of,
     patches_with_settings,
     preprocessing_for,
@@ -269,7 +269,7 @@ class ImageToText(EncoderDecoderTask):
         (B, T), the decoder's input, and ``labels`` (B, T), the next tokens.
         """
         pixels = np.stack([image for image, _ in examples])
-        images = normalised(pixels, self.preprocessing, self.augmentation, random)
+        images = normalised_images(pixels, self.preprocessing, self.augmentation, random)
         return {"source": torch.from_numpy(images), **self.target_tensors([text for _, text in examples])}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:

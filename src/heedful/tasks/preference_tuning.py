@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.config import DecoderConfig
 from heedful.data import Row, Rows
-from heedful.data.preferences import ANSWERS, texts_of
+from heedful.data.preferences import ANSWERS, turn_texts
 from heedful.errors import HeedfulError, plural
 from heedful.inspection.eval_mode import evaluating
 from heedful.layers.attention import Attention
@@ -302,7 +302,7 @@ class PreferenceTuning(TextGeneration):
         """Returns (prompt, chosen answer) of a row, the last message of each."""
         if not are_preferences([row]):
             return super().input_and_target(row)
-        return texts_of(row.values["prompt"])[-1], texts_of(row.values["chosen"])[-1]
+        return turn_texts(row.values["prompt"])[-1], turn_texts(row.values["chosen"])[-1]
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``prompt → chosen, not rejected``."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data import Row, Rows
-from heedful.data.preferences import ANSWERS, texts_of
+from heedful.data.preferences import ANSWERS, turn_texts
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
@@ -86,11 +86,11 @@ def chance_baseline(rows: Rows) -> Baseline:
 
 def _pair(row: Row) -> tuple[str, str, str]:
     """Returns prompt, chosen and rejected answer of a row, messages as one text."""
-    prompt, chosen, rejected = ("\n".join(texts_of(row.values[name])) for name in ("prompt", *ANSWERS))
+    prompt, chosen, rejected = ("\n".join(turn_texts(row.values[name])) for name in ("prompt", *ANSWERS))
     return prompt, chosen, rejected
 
 
 def preference_line(row: Row) -> str:
     """Returns a row as one short line for people: ``prompt → chosen, not rejected``."""
-    prompt, chosen, rejected = (short(texts_of(row.values[name])[-1]) for name in ("prompt", *ANSWERS))
+    prompt, chosen, rejected = (short(turn_texts(row.values[name])[-1]) for name in ("prompt", *ANSWERS))
     return f"{prompt} → {chosen}, not {rejected}"

@@ -17,7 +17,7 @@ from heedful.settings import RunSettings
 SIDES = ("text", "text_pair", "negative")
 
 
-def texts_of(row: Row) -> tuple[str, ...]:
+def retrieval_texts(row: Row) -> tuple[str, ...]:
     """Returns the texts of a row; raises ``HeedfulError`` if it has both a negative and a score."""
     texts = tuple(row.values[name] for name in SIDES if name in row.values)
     if len(texts) == len(SIDES) and "score" in row.values:
@@ -34,7 +34,7 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
     Nothing can be learned from a single pair without a score, or from equal scores.
     """
     scores = {row.values.get("score") for row in rows}
-    if scores == {None} and len({texts_of(row) for row in rows}) < 2:
+    if scores == {None} and len({retrieval_texts(row) for row in rows}) < 2:
         raise HeedfulError(
             f"{rows[0].file}:{rows[0].line}: there is a single pair, and no other pair to contrast it with; add rows"
         )
@@ -65,7 +65,7 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
 
     firsts = []
     for row in rows:
-        first, *others = texts_of(row)
+        first, *others = retrieval_texts(row)
         firsts.append(first)
         for other in others:
             parents[root(other)] = root(first)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows
-from heedful.data.preferences import ANSWERS, Turns, texts_of
+from heedful.data.preferences import ANSWERS, Turns, turn_texts
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
@@ -245,11 +245,11 @@ class RewardModel(TextRegression):
 
     def shown_input(self, row: Row) -> Any:
         """Returns the last message of the chosen answer."""
-        return texts_of(row.values["chosen"])[-1]
+        return turn_texts(row.values["chosen"])[-1]
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """Returns the last messages of prompt and answers, and "chosen", what the model should prefer."""
-        prompt, chosen, rejected = (texts_of(row.values[name])[-1] for name in ("prompt", *ANSWERS))
+        prompt, chosen, rejected = (turn_texts(row.values[name])[-1] for name in ("prompt", *ANSWERS))
         return f"{prompt} → {chosen} | {rejected}", ANSWERS[0]
 
     def row_line(self, row: Row) -> str:

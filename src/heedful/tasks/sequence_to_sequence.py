@@ -20,7 +20,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.choices import RankedPrompt, answer, check_ranking, rank, split_inputs, with_choices
+from heedful.tasks.choices import RankedPrompt, answer, check_ranking, rank_choices, split_inputs, with_choices
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
@@ -329,7 +329,7 @@ class SequenceToSequence(EncoderDecoderTask):
         targets = {own: encode_with_special(self.target, own) for own in {*map(tuple, choices)}}
         asked = [choices[i] for i in filled]
         prompts = [RankedPrompt(ids, targets[tuple(own)]) for ids, own in zip(sources, asked, strict=True)]
-        ranked = rank(model, [texts[i] for i in filled], prompts, asked, decoding, normalise, batch_tokens)
+        ranked = rank_choices(model, [texts[i] for i in filled], prompts, asked, decoding, normalise, batch_tokens)
         for index, prediction in zip(filled, ranked, strict=True):
             predictions[index] = prediction
         return predictions

@@ -131,7 +131,10 @@ class Summarization(BoundedSequenceToSequence):
         owners = [index for index, of_text in enumerate(pieces) for _ in of_text]
         decoding = decoding.for_rows(owners, len(inputs))
         summaries = iter(super().predict(model, list(chain.from_iterable(pieces)), decoding=decoding, **shared))
-        return [joined(text, [next(summaries) for _ in of_text]) for text, of_text in zip(inputs, pieces, strict=True)]
+        return [
+            joined_summaries(text, [next(summaries) for _ in of_text])
+            for text, of_text in zip(inputs, pieces, strict=True)
+        ]
 
     def _room(self, prefix: str) -> int | None:
         """Returns the number of tokens that a text may have after the prefix; None if there is no limit."""
@@ -155,7 +158,7 @@ class Summarization(BoundedSequenceToSequence):
         raise HeedfulError(f"stride is {stride}, but a piece has room for only {room} tokens of text; give less")
 
 
-def joined(text: str, summaries: Sequence[Prediction]) -> Prediction:
+def joined_summaries(text: str, summaries: Sequence[Prediction]) -> Prediction:
     """Returns the predictions for the pieces of a text as one prediction for the text."""
     if len(summaries) == 1:
         return summaries[0]

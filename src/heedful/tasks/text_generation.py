@@ -26,7 +26,7 @@ from heedful.errors import HeedfulError, InputError, plural
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
 from heedful.generation.options import NAMES, Options, resolve
-from heedful.generation.stopping import cut, until
+from heedful.generation.stopping import cut_at_stop, until
 from heedful.layers.mask import text_starts
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import next_token_metrics, text_metrics
@@ -44,7 +44,7 @@ from heedful.tasks.choices import (
     check_ranking,
     choices_of_rows,
     have_choices,
-    rank,
+    rank_choices,
     split_inputs,
     with_accuracy,
 )
@@ -631,7 +631,7 @@ class TextGeneration(Task):
                 text = f"has {len(ids):,} tokens, only the last {room:,} of them are read (the model takes no more)"
                 log.warning(InputWarning(index, text))
             encoded.append(RankedPrompt(ids[-room:], targets[tuple(own)]))
-        return rank(model, prompts, encoded, choices, decoding, normalise, batch_tokens)
+        return rank_choices(model, prompts, encoded, choices, decoding, normalise, batch_tokens)
 
     def _continue(
         self, model: Model, inputs: Sequence[Any], decoding: Options, batch_tokens: int | None, logprobs: bool
@@ -661,7 +661,7 @@ class TextGeneration(Task):
         def continued(index: int, ids: list[int]) -> str:
             prompt, text = self.tokenizer.decode([prompts[index], ids])
             shown_prompt = inputs[index] if isinstance(inputs[index], str) else ""
-            return shown_prompt + cut(text[len(prompt) :], seeded.stop_strings)
+            return shown_prompt + cut_at_stop(text[len(prompt) :], seeded.stop_strings)
 
         for batch, outputs in sharding.each(batches, decoded):
             for i, of_prompt in zip(batch, outputs, strict=True):

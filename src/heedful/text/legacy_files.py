@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from heedful.errors import HeedfulError
 from heedful.text import sentencepiece
 from heedful.text.sentencepiece import Piece
-from heedful.text.tokenizer_config import TokenizerConfig, library_message, plain_config, read_json, token_name
+from heedful.text.tokenizer_config import TokenizerConfig, library_message, plain_config, read_optional_json, token_name
 from heedful.text.tokenizer_types import ROLES, TOKENIZER_TYPES, TokenizerType
 
 Built = tuple[Tokenizer, list[AddedToken]]  # a tokenizer, and the tokens that are matched before segmentation
@@ -25,7 +25,7 @@ DROPPED_KEYS = {  # describe the older files; tokenizer.json holds this informat
 }
 
 
-def load(
+def load_legacy_tokenizer(
     folder: Path, config: TokenizerConfig, files: tuple[str, ...], target: bool
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """Returns the tokenizer built from older files, and the entries of its ``tokenizer_config.json``.
@@ -257,7 +257,7 @@ def _set_template(tokenizer: Tokenizer, folder: Path, tokenizer_type: TokenizerT
 
 def _json_vocabulary(path: Path) -> dict[str, int]:
     """Reads token → id from a JSON file. Raises `HeedfulError` if it is not a vocabulary, or two tokens share an id."""
-    ids = read_json(path, missing_ok=False)
+    ids = read_optional_json(path, missing_ok=False)
     wrong = next((token for token, number in ids.items() if type(number) is not int or number < 0), None)
     if wrong is not None or not ids:
         problem = f"{wrong!r} has the id {str(ids[wrong])[:40]!r}" if wrong is not None else "it is empty"

@@ -132,7 +132,7 @@ class Tokenizer:
             raise HeedfulError("there is no text to train a tokenizer on; give at least one line that is not blank")
         _configure_parallelism()
         sentinel_names = [SENTINEL.format(number) for number in reversed(range(sentinels))]
-        backend = tokenizer_training.train(
+        backend = tokenizer_training.train_tokenizer(
             texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None, sentinel_names
         )
         config = CONFIG | (PAIR_CONFIG if template == "both" else {})
@@ -157,7 +157,7 @@ class Tokenizer:
         """
         _configure_parallelism()
         folder = Path(folder)
-        path, config = folder / f"{name}.json", tokenizer_config.read(folder)
+        path, config = folder / f"{name}.json", tokenizer_config.read_tokenizer_config(folder)
         if not path.is_file():
             files = (
                 tokenizer_config.find_files(folder, config, name == TARGET_NAME)
@@ -168,7 +168,9 @@ class Tokenizer:
                 raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
             from heedful.text import legacy_files
 
-            return cls(*legacy_files.load(folder, config, files, name == TARGET_NAME), config.unset_entries)
+            return cls(
+                *legacy_files.load_legacy_tokenizer(folder, config, files, name == TARGET_NAME), config.unset_entries
+            )
         backend = read_tokenizer(path)
         entries = config.with_special_tokens(
             config.tokenizer_type, lambda token: backend.token_to_id(token) is not None
@@ -182,7 +184,7 @@ class Tokenizer:
         if (folder / f"{name}.json").is_file():
             return True
         return name in ("tokenizer", TARGET_NAME) and bool(
-            tokenizer_config.find_files(folder, tokenizer_config.read(folder), name == TARGET_NAME)
+            tokenizer_config.find_files(folder, tokenizer_config.read_tokenizer_config(folder), name == TARGET_NAME)
         )
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:

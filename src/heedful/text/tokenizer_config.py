@@ -76,11 +76,11 @@ class TokenizerConfig:
         return {**self.config, **own}
 
 
-def read(folder: Path) -> TokenizerConfig:
+def read_tokenizer_config(folder: Path) -> TokenizerConfig:
     """Reads the tokenizer settings of a folder; every file may be missing. Raises `HeedfulError` for broken JSON."""
-    config = read_json(folder / "tokenizer_config.json")
-    names = read_json(folder / "special_tokens_map.json")
-    model = read_json(folder / "config.json")
+    config = read_optional_json(folder / "tokenizer_config.json")
+    names = read_optional_json(folder / "special_tokens_map.json")
+    model = read_optional_json(folder / "config.json")
     # With added_tokens_decoder the configuration is the newer file; without it the map is.
     merged = {**names, **config} if "added_tokens_decoder" in config else {**config, **names}
     for role in ROLES:
@@ -136,7 +136,7 @@ def token_name(token: Any) -> str:
     return str(token["content"] if isinstance(token, dict) else token)
 
 
-def read_json(path: Path, missing_ok: bool = True) -> dict[str, Any]:
+def read_optional_json(path: Path, missing_ok: bool = True) -> dict[str, Any]:
     """Returns the object in a JSON file; {} if the file is missing and ``missing_ok``.
 
     Raises `HeedfulError` for a broken file, and for a value that is not an object.
@@ -175,7 +175,7 @@ def _added_tokens(folder: Path, config: dict[str, Any]) -> list[tuple[int, dict[
     """Reads ``added_tokens.json`` (name → id) and ``added_tokens_decoder`` (id → properties), which has precedence."""
     tokens: dict[int, dict[str, Any]] = {}
     try:
-        for name, number in read_json(folder / "added_tokens.json").items():
+        for name, number in read_optional_json(folder / "added_tokens.json").items():
             tokens[int(number)] = {"content": name}
         for number, token in (config.get("added_tokens_decoder") or {}).items():
             tokens[int(number)] = {"content": token_name(token)} | (token if isinstance(token, dict) else {})

@@ -26,7 +26,7 @@ PART_END = re.compile(r"[^\W\d_](?=\n)")
 WORD_PART_END = re.compile(r"[^\W\d_](?=\n| [^\W\d_])")
 
 
-def train(
+def train_tokenizer(
     texts: Sequence[str],
     size: int,
     kind: str,

@@ -14,7 +14,7 @@ from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Measured, Task
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Outcome
-from heedful.training.pace import texts_of
+from heedful.training.pace import decision_texts
 from heedful.training.report import end_reason, save_verdict, too_short, trained_parameters, within_chance
 from heedful.training.run_folder import link_equal_weights, save_task_and_model
 from heedful.training.validation import Validation
@@ -83,7 +83,7 @@ def _final_settings(run: Run, loop: Loop) -> ResolvedSettings:
     """Returns the run's settings with the changes of its planned steps."""
     if loop.pace is None:
         return run.settings
-    training = replace(run.settings.training, replanned=texts_of(loop.pace.changes))
+    training = replace(run.settings.training, replanned=decision_texts(loop.pace.changes))
     return replace(run.settings, training=training)
 
 

@@ -118,7 +118,7 @@ class Log:
         for reporter in self.reporters:
             reporter.write(line)
         self._shown = line
-        text = f"step {line['step']:,}  {describe(line)}{remaining(left)}"
+        text = f"step {line['step']:,}  {log_line(line)}{remaining(left)}"
         if self.path is not None:  # not of a trial, nor of another rank
             RUN_LOG.info(text)
         # The bar shows the latest numbers; an evaluation has a line that stays.
@@ -163,7 +163,7 @@ class Log:
     def _draw(self, step: int, progress: float | None, left: float | None) -> None:
         self._drawn_at = time.monotonic()
         description, time_left = f"step {step:,}", remaining(left)
-        text = describe(self._shown, self._bar.room(description, time_left)) + time_left
+        text = log_line(self._shown, self._bar.room(description, time_left)) + time_left
         self._bar.update(description, text.strip(), total=None if progress is None else 1.0, completed=progress or 0.0)
 
 
@@ -177,15 +177,15 @@ def logged(say: Callable[[str], None]) -> Callable[[str], None]:
     return say_and_log
 
 
-def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
+def log_line(line: Mapping[str, Any], room: float = math.inf) -> str:
     """Returns the numbers of a line of the log as text for people.
 
     The least important numbers are left out if the text would have more than ``room`` characters.
 
     >>> line = {"epoch": 1.5, "loss": 2.5, "lr": 3e-4, "tokens_per_second": 12345.6, "valid_bleu": 31.25}
-    >>> describe(line)
+    >>> log_line(line)
     'epoch 1.50  loss 2.5000  lr 0.0003  12,346 tokens/s  valid_bleu 31.25'
-    >>> describe(line, 30)
+    >>> log_line(line, 30)
     'loss 2.5000  valid_bleu 31.25'
     """
     formats = {

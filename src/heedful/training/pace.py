@@ -98,10 +98,10 @@ class Pace:
         return f"step {step:,}: the run is {quicker} than planned; {planned:,} steps fit into its time, not {before:,}"
 
 
-def texts_of(changes: Changes) -> tuple[str, ...]:
+def decision_texts(changes: Changes) -> tuple[str, ...]:
     """Returns decisions as ``--training.replanned`` holds them.
 
-    >>> texts_of([(20, 300), (45, 310)])
+    >>> decision_texts([(20, 300), (45, 310)])
     ('20:300', '45:310')
     """
     return tuple(f"{step}:{planned}" for step, planned in changes)

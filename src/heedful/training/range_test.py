@@ -13,7 +13,7 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.training.determinism import deterministic, threads_restored
-from heedful.training.log import Log, describe
+from heedful.training.log import Log, log_line
 from heedful.training.loop import Loop
 from heedful.training.memory import within_memory
 from heedful.training.precision import tf32
@@ -74,7 +74,7 @@ class _Losses(Log):
         self.losses.append(line["loss"])
         self._shown = line
         if not self._bar.active and line["step"] % SHOWN == 0:
-            self.note(f"step {line['step']} of {STEPS}  {describe(line)}")
+            self.note(f"step {line['step']} of {STEPS}  {log_line(line)}")
         if min(self.losses[-SMOOTHING:]) > DIVERGED * min(self.losses):
             raise _Diverged
 

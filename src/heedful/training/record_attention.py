@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig, patches_of
 from heedful.data import LazyImage, Row, Rows
 from heedful.errors import HeedfulError
-from heedful.inspection.image_patches import grid, tokens
+from heedful.inspection.image_patches import patch_grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
 from heedful.tasks.model_setup import start_of
@@ -229,4 +229,4 @@ class AttentionRecorder:
         channels = task.preprocessing.channels
         pixels = task.preprocessing.fitted(LazyImage.of(text).pixels(channels)).transpose(1, 2, 0)
         encoded = base64.b64encode(pixels.tobytes()).decode("ascii")
-        return {"shape": list(pixels.shape), "pixels": encoded, "grid": list(grid(self.model))}
+        return {"shape": list(pixels.shape), "pixels": encoded, "grid": list(patch_grid(self.model))}

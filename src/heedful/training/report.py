@@ -26,8 +26,8 @@ from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MORE, MOST, Rival, Verdict, improving, select_examples, verdict
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
-from heedful.pretrained.model_card import describe
+from heedful.pretrained.folder import HEEDFUL_JSON, find, indented_json
+from heedful.pretrained.model_card import update_model_card
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
 from heedful.tasks.baselines import evenly_spaced
 from heedful.tasks.known_models import is_out_of_reach
@@ -186,8 +186,8 @@ def save_verdict(
     start = _start(task, train, settings)
     inside, here = (remedy(judgement, one, outcome.met, start) for one in (replace(settings, out=""), settings))
     stored = {"verdict": {**judgement.as_dict(), "remedy": inside}}  # without the folder's path, so that it can move
-    write(out / HEEDFUL_JSON, to_json({**read_card(out), **stored}))
-    describe(out)
+    write(out / HEEDFUL_JSON, indented_json({**read_card(out), **stored}))
+    update_model_card(out)
     entry = {"verdict": {**judgement.as_dict(), "remedy": here}}
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
 

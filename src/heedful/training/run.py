@@ -55,7 +55,7 @@ from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Object
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
-from heedful.training.pace import Changes, Pace, texts_of
+from heedful.training.pace import Changes, Pace, decision_texts
 from heedful.training.precision import evaluation_autocast, tf32
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
@@ -507,7 +507,7 @@ def _pace(run: Run, ranks: Ranks) -> Pace | None:
 
     def save(changes: Changes) -> None:
         if ranks.is_first:
-            save_settings(run.out, replace(settings, training=replace(training, replanned=texts_of(changes))))
+            save_settings(run.out, replace(settings, training=replace(training, replanned=decision_texts(changes))))
 
     return Pace(training.planned_steps, training.changes_of_plan(), save)
 

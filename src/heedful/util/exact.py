@@ -13,6 +13,6 @@ def exact_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
-def exact(tensor: Tensor) -> Tensor:
+def as_float64(tensor: Tensor) -> Tensor:
     """Returns the tensor in float64, on its device, or on the CPU if the device has no float64."""
     return tensor.cpu().double() if tensor.device.type in WITHOUT_FLOAT64 else tensor.double()

@@ -70,7 +70,7 @@ def available_memory() -> int | None:
     return next((int(status.available) for status in _windows_memory()), None)
 
 
-def load() -> float | None:
+def mean_load() -> float | None:
     """Returns the mean number of runnable processes over the last minute; None on Windows, which does not report it."""
     try:
         return os.getloadavg()[0]

@@ -36,18 +36,18 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
-def describe(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """Returns a type annotation in words, such as "a whole number" or "one of relu, gelu"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(arg) for arg in args if arg is not types.NoneType)
+        return " or ".join(type_in_words(arg) for arg in args if arg is not types.NoneType)
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin is tuple:
-        each = describe(args[0])
+        each = type_in_words(args[0])
         if args[-1] is Ellipsis:
             return f"a list of {each.removeprefix('a ')}s"
-        return "a list of " + ", ".join(map(describe, args))
+        return "a list of " + ", ".join(map(type_in_words, args))
     return KINDS.get(hint, hint.__name__)
 
 
@@ -66,7 +66,7 @@ def check(name: str, value: Any, hint: Any, **bounds: float) -> None:
     heedful.errors.HeedfulError: magnitude must be at most 30, not 31
     """
     if not fits(value, hint):
-        raise HeedfulError(f"{name} must be {describe(hint)}, not {value!r}")
+        raise HeedfulError(f"{name} must be {type_in_words(hint)}, not {value!r}")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, float) and not math.isfinite(number):
             raise HeedfulError(f"{name} must be a finite number, not {number}")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.pretrained.folder import HEEDFUL_JSON, read_card, to_json
-from heedful.pretrained.model_card import describe
+from heedful.pretrained.folder import HEEDFUL_JSON, indented_json, read_card
+from heedful.pretrained.model_card import update_model_card
 from heedful.util.files import write
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def save_report(report: Report, folder: str | Path) -> None:
         name: installed for name in ("torch", "transformers") if (installed := _version(name))
     }
     record = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": checks}
-    write(folder / HEEDFUL_JSON, to_json({**read_card(folder), "verification": record}).decode())
-    describe(folder)
+    write(folder / HEEDFUL_JSON, indented_json({**read_card(folder), "verification": record}).decode())
+    update_model_card(folder)
 
 
 def _version(package: str) -> str | None:

@@ -35,11 +35,11 @@ from heedful.verify.inputs import (
     ModelCall,
     Side,
     batch_of,
-    distance,
     greedy_ids,
+    largest_distance,
+    model_output,
     need_language_head,
     new_tokens,
-    output,
     prompts,
     random_rows,
     rows_without_padding,
@@ -142,9 +142,9 @@ def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     model, pad = verified.model(torch.float64), None if isinstance(config, VisionConfig) else config.special.pad
     rows = random_rows(config, BATCH_LENGTHS)
     call = batch_of(rows, "none" if images else side, pad)
-    batched = rows_without_padding(output(model, call), call, config)
-    alone = [output(model, batch_of([row], "none", pad))[0] for row in rows]
-    return Comparison(difference=distance(batched, alone), tolerance=TOLERANCE)
+    batched = rows_without_padding(model_output(model, call), call, config)
+    alone = [model_output(model, batch_of([row], "none", pad))[0] for row in rows]
+    return Comparison(difference=largest_distance(batched, alone), tolerance=TOLERANCE)
 
 
 def generated(verified: VerifiedFolder) -> Comparison:
@@ -186,7 +186,7 @@ def cached(verified: VerifiedFolder) -> Comparison:
     capacity = tokens.size(1) if None in stack.windows else None
     kinds += [Cache(stack.depth, capacity=capacity, window=stack.windows)]
     whole = _stepwise_output(model, call, None)[real]
-    worst = max(distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
+    worst = max(largest_distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
     return Comparison(difference=worst, tolerance=TOLERANCE)
 
 

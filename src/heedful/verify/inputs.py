@@ -156,7 +156,7 @@ def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def output(model: Any, call: ModelCall) -> Tensor:
+def model_output(model: Any, call: ModelCall) -> Tensor:
     """Returns the output of a model of heedful for one call."""
     config = model.config
     source = call.ids if patches_of(config) is None else call.ids.to(model.dtype)
@@ -177,7 +177,7 @@ def rows_without_padding(output: Tensor, call: ModelCall, config: ModelConfig) -
     return [row[mask] for row, mask in zip(output, real, strict=True)]
 
 
-def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def largest_distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """Returns the largest difference over all rows, relative to the largest expected value; infinite for NaN."""
     if any(a.shape != b.shape for a, b in zip(actual, expected, strict=True)):
         return float("inf")

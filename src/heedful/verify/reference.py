@@ -27,7 +27,7 @@ from heedful.config import (
     VisionConfig,
     patches_of,
 )
-from heedful.pretrained.folder import CONFIG, read_json
+from heedful.pretrained.folder import CONFIG, read_required_json
 from heedful.pretrained.model_types import model_type_of
 from heedful.tasks.model_setup import stacks_of
 from heedful.verify.check_report import Skipped
@@ -104,7 +104,7 @@ def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dt
 
 def class_of(folder: Path) -> str:
     """Returns the name of the ``transformers`` class of a folder, from its configuration."""
-    theirs = read_json(folder / CONFIG)
+    theirs = read_required_json(folder / CONFIG)
     return model_type_of(theirs).architecture_of(theirs).name
 
 

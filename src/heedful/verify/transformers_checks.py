@@ -27,10 +27,10 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Comparison:
         worst = 0.0
         for side in sides:
             call = inputs.batch_of(inputs.random_rows(config, EVEN if side == "none" else RAGGED), side, pad)
-            actual, expected = inputs.output(ours, call), reference.output(other, call, config)
+            actual, expected = inputs.model_output(ours, call), reference.output(other, call, config)
             worst = max(
                 worst,
-                inputs.distance(
+                inputs.largest_distance(
                     inputs.rows_without_padding(actual, call, config),
                     inputs.rows_without_padding(expected, call, config),
                 ),
@@ -47,7 +47,7 @@ def logits_of_saved(verified: VerifiedFolder) -> Comparison:
         other = reference.reference_model(transformers, verified, torch.float32)
         reloaded = reference.load_reference(transformers, verified.saved, torch.float32)
         expected, actual = (reference.output(model, call, config) for model in (other, reloaded))
-    return Comparison(difference=inputs.distance(list(actual), list(expected)), tolerance=0.0)
+    return Comparison(difference=inputs.largest_distance(list(actual), list(expected)), tolerance=0.0)
 
 
 def greedy_text(verified: VerifiedFolder) -> Comparison:
@@ -92,7 +92,7 @@ def _first_difference(verified: VerifiedFolder, row: Tensor, ours: list[int], ot
         if isinstance(verified.config, EncoderDecoderConfig)
         else inputs.ModelCall(before)
     )
-    scores = inputs.output(verified.model(torch.float32), call)[0, -1]
+    scores = inputs.model_output(verified.model(torch.float32), call)[0, -1]
     a, b = pairs[position]
     gap = float((scores[a] - scores[b]).abs() / scores.abs().max())
     return (

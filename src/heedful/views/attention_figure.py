@@ -9,7 +9,7 @@ import numpy as np
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps, Weights, most_informative_layer
 from heedful.views.svg import EDGE, LINE, document, ink, label, thread, width_for
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 SIZE = 14  # of the words, in pixels
 ROW = 25  # pixels from one word to the next
@@ -36,7 +36,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     strongest = "; ".join(
         f"{word}: {source[row.argmax()]} {100 * row.max():.0f} %" for word, row in zip(target, weights, strict=True)
     )
-    source, target = ([cut(word, WIDEST, SIZE) for word in words] for words in (source, target))
+    source, target = ([shortened(word, WIDEST, SIZE) for word in words] for words in (source, target))
     cell = 32 if len(source) <= 24 else 26
 
     line_left = EDGE + max(width(word, SIZE) for word in source) + 8

@@ -85,7 +85,7 @@ def attention_page(
     room = limit - size(_page(facts, title, view))
     for number in sorted(range(len(groups)), key=lambda i: groups[i].weights.size):  # small groups leave room to others
         before, waiting = size(data(facts)), sum("weights" not in group for group in facts)
-        fit, bits, weights = fitted(groups[number], room // waiting)
+        fit, bits, weights = window_maps(groups[number], room // waiting)
         facts[number] = _facts(fit) | {"layer": most_informative_layer(fit.weights), "bits": bits, "weights": weights}
         room -= size(data(facts)) - before
     return _page(facts, title, view)
@@ -161,7 +161,7 @@ def _deflated(codes: Array) -> str:
     return base64.b64encode(zlib.compress(codes.tobytes(), 6)).decode("ascii")
 
 
-def fitted(maps: AttentionMaps, byte_budget: int) -> tuple[AttentionMaps, int, str]:
+def window_maps(maps: AttentionMaps, byte_budget: int) -> tuple[AttentionMaps, int, str]:
     """Returns attention maps with a window that fits a page, the bits of a weight, and the compressed weights.
 
     The window is smaller than that of ``maps`` if the weights would exceed ``byte_budget`` bytes.

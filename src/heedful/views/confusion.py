@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.views.svg import EDGE, document, ink, label, titled, width_for
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 Counts = NDArray[np.int64]
 
@@ -94,7 +94,7 @@ def most_confused(matrix: Counts, most: int = SHOWN) -> list[int]:
 
 def _draw(names: list[str], matrix: Counts, shown: list[int], title: str, notes: list[str]) -> str:
     true, predicted, right = matrix.sum(1), matrix.sum(0), matrix.diagonal()
-    short = [cut(names[i], WIDEST, 13) for i in shown]
+    short = [shortened(names[i], WIDEST, 13) for i in shown]
     longest = max(len(f"{matrix[i, j]:,}") for i in shown for j in shown)
     side = max(next(side for most, side in SIDES if len(shown) <= most), min(52, 9 + 6.4 * longest))
     level = all(width(name, 13) <= side - 4 for name in short)  # column names fit without rotation

@@ -29,7 +29,7 @@ PAGE = b"""
 """
 
 
-def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Path:
+def write_figure(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Path:
     """Writes a figure to ``path`` in the format of its suffix, atomically.
 
     - ``.svg``: as it is, in light and dark;

@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps, most_informative_layer, word_starts
-from heedful.views.page import MAX_PAGE_BYTES, asset, data, page, piece, scaled, size, stored
+from heedful.views.page import MAX_PAGE_BYTES, asset, base64_numbers, data, page, piece, scaled, size
 from heedful.views.text import direction, escaped, visible
 
 VISIBLE_WEIGHTS = 24  # largest weights of a row; smaller ones cannot be seen
@@ -161,11 +161,11 @@ def _candidates(steps: GenerationSteps, per_step: int) -> dict[str, Any]:
     indices[indices < 0] = len(pool)
     return {
         "generated": generated,
-        "probabilities": stored(np.rint(np.minimum(steps.chosen[:MAX_STEPS], 1) * 0xFFFF), "<u2"),
+        "probabilities": base64_numbers(np.rint(np.minimum(steps.chosen[:MAX_STEPS], 1) * 0xFFFF), "<u2"),
         "count": per_step,
         "pool": [piece(name) for name in pool],
-        "candidates": stored(indices, "<u4"),
-        "shares": stored(np.rint(probabilities * 0xFFFF), "<u2"),
+        "candidates": base64_numbers(indices, "<u4"),
+        "shares": base64_numbers(np.rint(probabilities * 0xFFFF), "<u2"),
     }
 
 
@@ -361,5 +361,5 @@ def kept_rows(weights: Array, chosen: Reduction) -> dict[str, Any]:
         "alone": chosen.keeps_heads,
         "most": chosen.weights_per_row,
         **scaled(rows),
-        "places": None if places is None else stored(places, "<u2"),
+        "places": None if places is None else base64_numbers(places, "<u2"),
     }

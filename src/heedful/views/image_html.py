@@ -12,7 +12,7 @@ import numpy as np
 from heedful.errors import HeedfulError
 from heedful.views import raster
 from heedful.views.attention_data import check_range
-from heedful.views.page import asset, data, page, piece, scaled, stored
+from heedful.views.page import asset, base64_numbers, data, page, piece, scaled
 from heedful.views.text import escaped, visible
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -55,7 +55,7 @@ class ImageMaps:
     note: str = ""
 
     def __post_init__(self) -> None:
-        raster.checked(self.pixels)
+        raster.as_uint8(self.pixels)
         rows, columns = self.grid
         tokens = len(self.prefix) + rows * columns
         expected = (len(self.layers), len(self.heads), tokens, tokens)
@@ -155,7 +155,8 @@ def _facts(image: ImageMaps, chosen: PagePlan) -> dict[str, Any]:
     members = membership(prefix, image.grid, block)[prefix:, prefix:]
     maps = {"rollout": image.rollout, "gradient": image.gradient}
     sums = {
-        name: None if values is None else stored(np.ravel(values) @ members, "<f4") for name, values in maps.items()
+        name: None if values is None else base64_numbers(np.ravel(values) @ members, "<f4")
+        for name, values in maps.items()
     }
     return {
         "rows": _limits(image.grid[0], block),
@@ -222,10 +223,10 @@ def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], max_bytes:
         block *= 2
 
 
-def joined(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Array:
+def pooled_weights(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Array:
     """Returns weights (..., N, N) for blocks of patches: the *sum* over a block's keys, the *mean* over its queries.
 
-    >>> joined(np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), 1, (1, 2), 2)
+    >>> pooled_weights(np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), 1, (1, 2), 2)
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
@@ -253,7 +254,7 @@ def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: PagePlan) -
     rows of the tokens before the patches, and that last row (L, H, P + 1, N). ``heads`` are their rows of patches
     (L, H, N − P, N), or None if the plan leaves them out.
     """
-    weights = joined(weights, prefix, grid, chosen.block)
+    weights = pooled_weights(weights, prefix, grid, chosen.block)
     patches = weights[..., prefix:, :]
     last = patches.mean(axis=-2, keepdims=True)
     return {

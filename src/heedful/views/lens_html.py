@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.page import MAX_PAGE_BYTES, asset, data, page, piece, size, stored
+from heedful.views.page import MAX_PAGE_BYTES, asset, base64_numbers, data, page, piece, size
 from heedful.views.text import escaped, visible
 
 FEW = 3  # candidates of a cell in a page that is too large
@@ -160,6 +160,6 @@ def _facts(lens: LensPredictions, positions: int, candidates: int) -> dict[str, 
         "came": targets,
         "count": candidates,
         "wide": wide,
-        "top": stored(pieces, "<u4" if wide else "<u2"),
-        "shares": stored(np.rint(shares * 0xFFFF), "<u2"),
+        "top": base64_numbers(pieces, "<u4" if wide else "<u2"),
+        "shares": base64_numbers(np.rint(shares * 0xFFFF), "<u2"),
     }

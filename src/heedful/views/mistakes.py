@@ -10,7 +10,7 @@ import numpy as np
 from heedful.views import raster
 from heedful.views.page import page
 from heedful.views.svg import EDGE, document, label, width_for
-from heedful.views.text import cut, escaped, visible, width
+from heedful.views.text import escaped, shortened, visible, width
 
 MAX_IMAGES = 40  # images of a figure
 ACROSS = 8  # images side by side
@@ -87,11 +87,11 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
         x, y = EDGE + index % across * column, 78 + index // across * row
         name = f"{truth}, taken for {output}, {share}"
         middle = x + (column - 18) / 2
-        parts.append(_tile(raster.checked(mistake.input, f"mistake {index}"), middle - TILE / 2, y, name))
+        parts.append(_tile(raster.as_uint8(mistake.input, f"mistake {index}"), middle - TILE / 2, y, name))
         if stacked:
             room = WIDEST - width(f"→ {share} ", 13, bold=True)
-            parts.append(label(cut(truth, WIDEST, 13, bold=True), middle, y + TILE + 19, "truth", "middle"))
-            parts.append(_caption("", cut(output, room, 13, bold=True), share, middle, y + TILE + 37))
+            parts.append(label(shortened(truth, WIDEST, 13, bold=True), middle, y + TILE + 19, "truth", "middle"))
+            parts.append(_caption("", shortened(output, room, 13, bold=True), share, middle, y + TILE + 37))
         else:
             parts.append(_caption(truth, output, share, middle, y + TILE + 19))
     size = (

@@ -95,10 +95,10 @@ def data(facts: Any) -> str:
     return f'<script type="application/json" id="data">{text}</script>'
 
 
-def stored(array: Any, kind: str) -> str:
+def base64_numbers(array: Any, kind: str) -> str:
     """Returns the numbers of an array in its order, as the little-endian type ``kind`` in base64.
 
-    >>> stored([1, 258], "<u2")
+    >>> base64_numbers([1, 258], "<u2")
     'AQACAQ=='
     """
     return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
@@ -116,7 +116,7 @@ def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
     if bits == 4:
         codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
         codes = codes[::2] | codes[1::2] << 4
-    return {"bits": bits, "largest": stored(largest, "<f4"), "codes": stored(codes, "u1")}
+    return {"bits": bits, "largest": base64_numbers(largest, "<f4"), "codes": base64_numbers(codes, "u1")}
 
 
 def size(text: str) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heedful.errors import HeedfulError
 from heedful.views import raster
 from heedful.views.svg import EDGE, document, label, width_for
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 MAX_PATCHES = 4096  # patches that can be told apart
 STORED = 512  # pixels a side of a stored image
@@ -117,7 +117,7 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
         low, top = float(values.min()), float(values.max())
         name = visible(name)
         ranges.append(f"{name}: {low:.3g} to {top:.3g}")
-        parts.append(label(cut(name, column - 22, 13, bold=True), x, y - 8, "name"))
+        parts.append(label(shortened(name, column - 22, 13, bold=True), x, y - 8, "name"))
         shares = (values - low) / (top - low) if top > low else np.full_like(values, 0.5)
         parts.append(raster.image(coloured(shares), (x, y), (wide, high), STORED, ranges[-1]))
         parts.append(raster.image(scale, (x, y + high + 8), (column - 22, 7), STORED, "dark to light"))
@@ -150,7 +150,7 @@ def _maps(maps: Any) -> NDArray[np.float64]:
 
 def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
     """Returns the pixels, and the numbers of rows and columns of patches."""
-    array = raster.checked(pixels)
+    array = raster.as_uint8(pixels)
     high, wide = array.shape[:2]
     if patch < 1 or high % patch or wide % patch:
         raise HeedfulError(f"{wide} × {high} pixels cannot be cut into patches of {patch} × {patch}; resize the image")

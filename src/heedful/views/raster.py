@@ -18,7 +18,7 @@ FEW = 64  # pixels a side up to which an image is stored without loss and scaled
 STYLE = ".crisp{image-rendering:pixelated}"
 
 
-def checked(pixels: Any, what: str = "an image") -> Pixels:
+def as_uint8(pixels: Any, what: str = "an image") -> Pixels:
     """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour).
 
     Raises ``HeedfulError`` for another shape or type; ``what`` names the image in the message.

@@ -26,7 +26,7 @@ def width(text: str, size: float, bold: bool = False) -> float:
     return size * (1.14 if bold else 1.0) * sum(_ems(character) for character in text)
 
 
-def cut(text: str, most: float, size: float, bold: bool = False) -> str:
+def shortened(text: str, most: float, size: float, bold: bool = False) -> str:
     """Returns ``text``, or its beginning and ``…`` if it is wider than ``most`` pixels."""
     if width(text, size, bold) <= most:
         return text

@@ -16,7 +16,7 @@ from heedful.metrics.registry import label_of
 from heedful.util.files import parse_json, write
 from heedful.views import raster
 from heedful.views.attention_data import Array, AttentionMaps
-from heedful.views.page import asset, data, page, piece, stored
+from heedful.views.page import asset, base64_numbers, data, page, piece
 from heedful.views.text import escaped, visible
 
 MEAN = -1  # number of the head that stands for the mean of all heads
@@ -155,13 +155,13 @@ def _facts(maps: AttentionMaps) -> dict[str, Any]:
         "keys": [piece(key) for key in maps.keys],
         "layers": list(maps.layers),
         "heads": list(maps.heads),
-        "weights": stored(np.rint(maps.weights * 255), "u1"),
+        "weights": base64_numbers(np.rint(maps.weights * 255), "u1"),
         "note": visible(maps.note) if maps.note else "",
     }
 
 
 def _image(pixels: Array, grid: tuple[int, int]) -> dict[str, Any]:
-    pixels = raster.checked(pixels)
+    pixels = raster.as_uint8(pixels)
     return {"source": raster.embedded(pixels, STORED), "size": [pixels.shape[1], pixels.shape[0]], "grid": list(grid)}
 
 

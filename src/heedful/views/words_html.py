@@ -44,7 +44,7 @@ class WordMaps:
     note: str = ""
 
     def __post_init__(self) -> None:
-        raster.checked(self.pixels)
+        raster.as_uint8(self.pixels)
         expected = (len(self.layers), len(self.heads), len(self.words), *self.grid)
         if 0 in expected or np.shape(self.weights) != expected:
             raise HeedfulError(

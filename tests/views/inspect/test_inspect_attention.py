@@ -15,7 +15,7 @@ import torch
 import heedful
 from heedful.views.inspect import attention_view as attention
 from heedful.views.inspect.inspect import inspect
-from heedful.views.inspect.model_input import read
+from heedful.views.inspect.model_input import read_input
 from heedful.views.inspect.opened_model import open_model
 from heedful.views.inspect.request import Request
 from tolerances import approx, assert_close
@@ -51,7 +51,7 @@ def test_every_family_against_a_record(made: Make, kind: str) -> None:
     """The maps are what the model's own layers recorded while it read the same ids."""
     asked = Request.of("a small dog sees", target="le chien" if kind == "pair" else None)
     opened, request = open_model(made(kind), asked)
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     with torch.no_grad(), heedful.record(opened.model, "pattern") as seen:
         opened.model(*reading.arguments)
     maps = attention.maps_of(opened, reading, request)
@@ -182,7 +182,7 @@ def test_a_long_text_under_an_overview(made: Make) -> None:
     """A window in the middle, and its overview, against the pattern written out."""
     text = "a small dog sees two cats and " * 20
     opened, request = open_model(made("long"), Request.of(text, queries="200:210", keys="100:150", heads=[1]))
-    reading = read(opened, text, request)
+    reading = read_input(opened, text, request)
     (maps,) = attention.maps_of(opened, reading, request)
     with torch.no_grad(), heedful.record(opened.model, ["query", "key"], layers=[0]) as seen:
         opened.model(*reading.arguments)

@@ -19,7 +19,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.inspection import record
 from heedful.inspection.find_heads import find_heads
-from heedful.inspection.image_patches import feature_maps, filters, grid, tokens
+from heedful.inspection.image_patches import feature_maps, filters, patch_grid, tokens
 from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.text import Tokenizer
 
@@ -44,7 +44,7 @@ def test_the_weights_are_those_of_cross_attention(folder: Path) -> None:
     with torch.no_grad(), record(model, "cross_attention.pattern") as seen:
         model(image, torch.tensor([[model.config.special.start, *ids]]))
     (pattern,) = seen.values()  # (1, heads, target, source)
-    rows, columns = grid(model)
+    rows, columns = patch_grid(model)
     pieces = tokenizer.pieces(ids)
     word = np.cumsum([piece[:1].isspace() for piece in pieces])
     expected = [pattern[0, :, :-1][:, word == n, 1:].mean(1).reshape(-1, rows, columns) for n in range(5)]
@@ -101,7 +101,7 @@ def test_functions_of_patches_read_a_captioner(folder: Path) -> None:
     model = heedful.from_pretrained(folder)
     patches: Any = model.config.source
     images = torch.randn(2, patches.channels, *patches.image_size)
-    rows, columns = grid(model)
+    rows, columns = patch_grid(model)
     assert filters(model).shape == (model.config.encoder.dim, patches.patch_size, patches.patch_size, 3)
     maps = feature_maps(model, images, 0)
     assert torch.allclose(maps.flatten(2).mT, feature_maps(model, images, 0).flatten(2).mT)

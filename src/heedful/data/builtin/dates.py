@@ -170,7 +170,7 @@ def _moment(generator: random.Random, shown: str, split: str) -> datetime:
 @cache
 def _days(shown: str, split: str) -> list[date]:
     days = (FIRST + timedelta(days=count) for count in range((LAST - FIRST).days + 1))
-    split_of_part = {"date": split_of, "quarter": _quarter, "day": _day}.get(shown)
+    split_of_part = {"date": date_split, "quarter": _quarter, "day": _day}.get(shown)
     return [day for day in days if split_of_part is None or split_of_part(day) == split]
 
 
@@ -179,7 +179,7 @@ def _minutes(split: str) -> list[int]:
     return [minute for minute in range(24 * 60) if _bucket(f"minute {minute}") == split]
 
 
-def split_of(day: date) -> str:
+def date_split(day: date) -> str:
     """Returns the split of a date: "test" or "valid" if both its quarter and its day are in it, else "train"."""
     quarter = _quarter(day)
     return quarter if quarter == _day(day) else "train"

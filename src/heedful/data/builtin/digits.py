@@ -30,11 +30,11 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     return [
         {"image": LazyImage.of(image, f"digit {number}"), "label": str(label)}
         for number, (image, label) in enumerate(zip(images, loaded.target, strict=True), 1)
-        if part_of(image.tobytes()) == split
+        if digit_part(image.tobytes()) == split
     ]
 
 
-def part_of(pixels: bytes) -> str:
+def digit_part(pixels: bytes) -> str:
     """Returns the split ("train", "valid" or "test") of an image, determined by a hash of its pixels."""
     percentile = int.from_bytes(blake2b(pixels, digest_size=8).digest()) % 100
     for split, share in SHARES.items():

@@ -45,7 +45,7 @@ def rows(argument: str | None, split: str, seed: int = 0) -> list[dict[str, Any]
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:shapes/{argument}; write builtin:shapes")
     things = list(product(COLOURS, SHAPES))
-    pairs = [pair for pair in product(things, things) if split_of(*pair) == split]
+    pairs = [pair for pair in product(things, things) if shape_split(*pair) == split]
     generator = random.Random(f"{split} {seed}")
     drawn = []
     for number in range(1, DRAWN[split] + 1):
@@ -57,7 +57,7 @@ def rows(argument: str | None, split: str, seed: int = 0) -> list[dict[str, Any]
     return drawn
 
 
-def split_of(first: tuple[str, str], second: tuple[str, str]) -> str:
+def shape_split(first: tuple[str, str], second: tuple[str, str]) -> str:
     """Returns the split of two coloured shapes, in any order: equal things are always in training."""
     if first == second:
         return "train"

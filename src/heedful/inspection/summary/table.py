@@ -119,7 +119,7 @@ class Summary:
         for layer in self.layers:
             if layer.path.count(".") < self.depth:
                 shapes = [_shape(shape) if shape else "" for shape in (layer.input, layer.output)]
-                rows.append((layer.path, layer.kind, *shapes, f"{layer.parameters:,}", short(layer.multiply_adds)))
+                rows.append((layer.path, layer.kind, *shapes, f"{layer.parameters:,}", with_unit(layer.multiply_adds)))
         return rows
 
     def _totals(self) -> str:
@@ -127,7 +127,7 @@ class Summary:
         return (
             f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), "
             f"tied parameters once\n{self.trainable:,} trainable, {self.parameters - self.trainable:,} frozen\n"
-            f"forward of {inputs}: {short(self.multiply_adds).strip()} multiply-adds, {short(self.flops)}FLOPs"
+            f"forward of {inputs}: {with_unit(self.multiply_adds).strip()} multiply-adds, {with_unit(self.flops)}FLOPs"
         )
 
     def _memory_rows(self) -> list[tuple[str, ...]]:
@@ -181,7 +181,7 @@ def _attention(unfused: Iterable[Unfused]) -> list[str]:
     return lines
 
 
-def short(number: float) -> str:
+def with_unit(number: float) -> str:
     """Returns a number as text with a unit: 12_345_678 → "12.3 M"."""
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
@@ -191,7 +191,7 @@ def short(number: float) -> str:
 
 def bytes_of(number: int) -> str:
     """Returns a number of bytes as text: 12_345_678 → "12.3 MB"."""
-    return f"{short(number)}B"
+    return f"{with_unit(number)}B"
 
 
 def _shape(shape: Iterable[int]) -> str:

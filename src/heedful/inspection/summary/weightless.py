@@ -20,7 +20,16 @@ from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.fill_model import build_empty, check_sizes, match_tensors
-from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
+from heedful.pretrained.folder import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    INDEX,
+    PICKLE,
+    PICKLE_INDEX,
+    WEIGHTS,
+    find,
+    read_required_json,
+)
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.resizing import resized
 from heedful.pretrained.weights import weight_map
@@ -66,7 +75,7 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
 
 def _config_of_file(path: Path) -> ModelConfig:
     """Reads the configuration in a ``config.json``; values that only the weights would show have their defaults."""
-    config = read_json(path)
+    config = read_required_json(path)
     try:
         model_type = model_type_of(config)
         return model_type.read(config, model_type.architecture_of(config), {})

@@ -8,7 +8,7 @@
     cells            shared parts
 
 All figures are readable without colour, in light and dark. Data that does not fit is averaged in blocks, and the figure
-says so, or raises an error. ``heedful.views.figure_files.write`` writes them as PNG and PDF.
+says so, or raises an error. ``heedful.views.figure_files.write_figure`` writes them as PNG and PDF.
 """
 
 from __future__ import annotations

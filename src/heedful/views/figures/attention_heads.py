@@ -10,7 +10,7 @@ from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps, block_means
 from heedful.views.figures.cells import Values, along, down, figure, number, overhang, rise, scale, shaded, widest
 from heedful.views.svg import LINE, label, thread, titled
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 NAMED = 100  # pieces a side that are drawn one by one; of more, block means
 BLOCKS = 128  # blocks a side
@@ -45,7 +45,7 @@ def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str 
         parts, size, note = _named_cells(maps, weights)
     else:
         parts, size, note = _block_cells(weights, maps.rows[0], maps.columns[0])
-    notes = [f"{name}; {span(maps)}queries down, keys across{sums}", note, maps.note]
+    notes = [f"{name}; {window_words(maps)}queries down, keys across{sums}", note, maps.note]
     if maps.overview is not None and not maps.is_whole_text:
         by_head = np.asarray(maps.overview[maps.layers.index(layer)], dtype=np.float64)
         overview = by_head.mean(axis=0) if head is None else by_head[maps.heads.index(head)]
@@ -168,10 +168,10 @@ def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str =
     for t, s in sorted(zip(*(weights >= FAINT).nonzero(), strict=True), key=lambda at: weights[at]):
         parts.append(thread(left, starts[t], right, ends[s], weights[t, s]))
     parts += down(queries, left - 8, starts)
-    parts += [label(cut(key, 160, 13), right + 8, y + 4.5, "piece") for key, y in zip(keys, ends, strict=True)]
+    parts += [label(shortened(key, 160, 13), right + 8, y + 4.5, "piece") for key, y in zip(keys, ends, strict=True)]
     omission = f"weights below {100 * FAINT:.0f} % are not drawn"
     notes = [
-        f"{_map_name(maps, layer, head)}; {span(maps)}the thicker a line, the larger the weight; {omission}",
+        f"{_map_name(maps, layer, head)}; {window_words(maps)}the thicker a line, the larger the weight; {omission}",
         maps.note,
     ]
     size = right + 8 + max(widest(keys), width("key", 11)), 22 + ROW * most
@@ -196,7 +196,7 @@ def _map_name(maps: AttentionMaps, layer: int, head: int | None) -> str:
     return f"{visible(maps.name)}, layer {layer}, {head_name}"
 
 
-def span(maps: AttentionMaps) -> str:
+def window_words(maps: AttentionMaps) -> str:
     """Returns in words which queries and keys of the text a window shows; "" for the whole text."""
     if maps.is_whole_text:
         return ""
@@ -253,8 +253,8 @@ def model(maps: AttentionMaps, title: str = "") -> str:
             cells = shaded(weights[n, h], (left + h * step, 18 + n * pitch), (side, side), gap=0, levels=STEPS)
             parts.append(titled(f"layer {layer}, head {head}", "".join(cells)))
     notes = [
-        f"{layers} layer{'s' * (layers > 1)} × {heads} head{'s' * (heads > 1)}; {span(maps)}queries down, keys across;"
-        f" {shading}",
+        f"{layers} layer{'s' * (layers > 1)} × {heads} head{'s' * (heads > 1)}; {window_words(maps)}queries down, keys "
+        f"across; {shading}",
         maps.note,
     ]
     size = left + (heads - 1) * step + wide, 18 + layers * pitch - 8

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.views.svg import EDGE, SPARE, document, ink, label, titled, width_for
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 Values = NDArray[np.float64]
 
@@ -179,25 +179,25 @@ def level(names: Sequence[str], step: float) -> bool:
 
 def rise(names: Sequence[str], step: float, most: float = 160) -> float:
     """Returns the height of column names in pixels, rotated or not."""
-    return 20.0 if level(names, step) else 18 + 0.71 * max(width(cut(name, most, SIZE), SIZE) for name in names)
+    return 20.0 if level(names, step) else 18 + 0.71 * max(width(shortened(name, most, SIZE), SIZE) for name in names)
 
 
 def overhang(names: Sequence[str], middles: Sequence[float], step: float, most: float = 160) -> float:
     """Returns the position x at which rotated column names end; 0 if they are not rotated."""
     if level(names, step):
         return 0.0
-    return max(x + 8 + 0.71 * width(cut(name, most, SIZE), SIZE) for name, x in zip(names, middles, strict=True))
+    return max(x + 8 + 0.71 * width(shortened(name, most, SIZE), SIZE) for name, x in zip(names, middles, strict=True))
 
 
 def _named(name: str, most: float, x: float, y: float, anchor: str, more: str = "") -> str:
-    short = cut(name, most, SIZE)
+    short = shortened(name, most, SIZE)
     part = label(short, x, y, "piece", anchor, more)
     return part if short == name else titled(name, part)
 
 
 def widest(names: Sequence[str], most: float = 160) -> float:
     """Returns the width in pixels of the widest of the names, which are cut to ``most`` pixels."""
-    return max(width(cut(name, most, SIZE), SIZE) for name in names)
+    return max(width(shortened(name, most, SIZE), SIZE) for name in names)
 
 
 def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: float = 120) -> list[str]:

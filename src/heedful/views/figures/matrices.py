@@ -26,7 +26,7 @@ from heedful.views.figures.cells import (
     widest,
 )
 from heedful.views.svg import ink, label, titled
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 if TYPE_CHECKING:
     from heedful.views.lens_html import LensPredictions
@@ -214,7 +214,7 @@ def lens(lens: LensPredictions, title: str = "") -> str:
             parts.append(titled(f"{names[n]}, {pieces[t]}: {described}", cell))
     bottom = top + layers * high
     if any(lens.target):
-        targets = [cut(visible(piece), wide - 6, SIZE) if piece else "" for piece in lens.target]
+        targets = [shortened(visible(piece), wide - 6, SIZE) if piece else "" for piece in lens.target]
         parts.append(label("came next", left - 8, bottom + 20, "small", "end"))
         parts += [
             label(piece, x, bottom + 20, "piece", "middle") for piece, x in zip(targets, middles, strict=True) if piece
@@ -243,6 +243,6 @@ def _lens_cell(
     """Returns the likeliest piece and its probability; marked if it is the ``final`` piece for the first time."""
     (piece, p), (x, y) = candidates[0], at
     is_final = piece == final
-    text = ("◆ " if is_first else "") + cut(visible(piece), wide - (22 if is_first else 8), 12, bold=is_final)
+    text = ("◆ " if is_first else "") + shortened(visible(piece), wide - (22 if is_first else 8), 12, bold=is_final)
     name = label(text, x, y + 15, "said" + (" name" if is_final else "") + ink(p), "middle")
     return name + label(f"{100 * p:.0f} %", x, y + 28, "number" + ink(p), "middle")

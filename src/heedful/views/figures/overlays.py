@@ -11,7 +11,7 @@ from heedful.errors import HeedfulError
 from heedful.views import raster
 from heedful.views.figures.cells import array, checked_names, figure, formatted, plain, scale
 from heedful.views.svg import ink, label, titled
-from heedful.views.text import cut, visible, width
+from heedful.views.text import shortened, visible, width
 
 PIECES, FILTERS = 1000, 256
 STORED = 512  # pixels a side of a stored image
@@ -39,7 +39,7 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     Raises:
         HeedfulError: other shapes, or values that are not finite.
     """
-    image, numbers = raster.checked(pixels), array(values, "RC", "values of patches")
+    image, numbers = raster.as_uint8(pixels), array(values, "RC", "values of patches")
     shares = _shares(numbers)
     high, wide = (300.0 * side / max(image.shape[:2]) for side in image.shape[:2])
     step = wide / shares.shape[1], high / shares.shape[0]
@@ -84,7 +84,7 @@ def bright_images(pixels: Any, values: Any, names: Sequence[str], title: str = "
     Raises:
         HeedfulError: other shapes, values that are not finite, or over 256 names.
     """
-    image, numbers = raster.checked(pixels), array(values, "MRC", "values of patches")
+    image, numbers = raster.as_uint8(pixels), array(values, "MRC", "values of patches")
     shown = checked_names(names, len(numbers), "values")
     if len(shown) > FILTERS:
         raise HeedfulError(f"{len(shown):,} words in one figure are not readable; draw at most {FILTERS}")
@@ -94,7 +94,7 @@ def bright_images(pixels: Any, values: Any, names: Sequence[str], title: str = "
         x, y = i % across * (wide + 12), i // across * (high + 34)
         bright = _brightened(image, _shares(own))
         parts.append(raster.image(bright, (x, y), (wide, high), STORED, f"the image, brightened for {name}"))
-        parts.append(label(cut(name, wide, 14), x + wide / 2, y + high + 18, "token", "middle"))
+        parts.append(label(shortened(name, wide, 14), x + wide / 2, y + high + 18, "token", "middle"))
         row, column = divmod(int(own.argmax()), own.shape[1])
         best.append(f"{name}: row {row + 1}, column {column + 1}")
     size = across * (wide + 12) - 12, -(-len(shown) // across) * (high + 34) - 8
@@ -124,7 +124,7 @@ def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str =
     peak = float(np.abs(numbers).max()) or 1.0
     parts, x, y, right = [], 0.0, 0.0, 0.0
     for piece, name, value in zip(pieces, names, numbers, strict=True):
-        name, text = cut(name, 300, 16), formatted(value)
+        name, text = shortened(name, 300, 16), formatted(value)
         wide = max(width(name, 16), width(text, 11)) + 10
         space = 7.0 if piece[:1].isspace() else 2.0
         if x and x + space + wide > 720:
@@ -176,7 +176,7 @@ def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None,
         x, y = i % across * (side + 8), i // across * (high + 22)
         low, top = float(weights.min()), float(weights.max())
         grey = np.rint(255 * (weights - low) / (top - low)) if top > low else np.full_like(weights, 128)
-        name = cut(filter_names[i], side, 11)
+        name = shortened(filter_names[i], side, 11)
         described = f"{filter_names[i]}: {formatted(low, 3)} to {formatted(top, 3)}"
         parts.append(raster.image(grey.astype(np.uint8), (x, y + 14), (wide, high), 64, described))
         parts.append(label(name, x + wide / 2, y + 10, "small", "middle"))

@@ -11,7 +11,7 @@ from heedful.errors import HeedfulError
 from heedful.views.curve import ticks
 from heedful.views.figures.cells import Values, array, checked_names, figure, formatted, plain, widest
 from heedful.views.svg import label, titled
-from heedful.views.text import cut, escaped, visible, width
+from heedful.views.text import escaped, shortened, visible, width
 
 POINTS, BARS, LINES = 2000, 80, 6
 WIDE, HIGH = 560, 400
@@ -103,7 +103,7 @@ def _name_labels(points: Values, names: Sequence[str], size: tuple[float, float]
     boxes = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
     labels = []
     for i, ((x, y), name) in enumerate(zip(points, names, strict=True)):
-        short = cut(name, 140, 12)
+        short = shortened(name, 140, 12)
         wide, text = width(short, 12), ""
         for dx, dy, anchor in NAME_OFFSETS:
             left = x + dx - (0 if anchor == "start" else wide if anchor == "end" else wide / 2)
@@ -209,7 +209,7 @@ def bars(names: Sequence[str], values: Any, title: str = "", *, note: str = "") 
     for i, (name, value) in enumerate(zip(shown, numbers, strict=True)):
         y, wide = 24 * i + 3, abs(value) * unit
         x, kind = (zero, "cell") if value >= 0 else (zero - wide, "minus")
-        parts.append(label(cut(name, 160, 13), widest(shown), y + 13.5, "piece", "end"))
+        parts.append(label(shortened(name, 160, 13), widest(shown), y + 13.5, "piece", "end"))
         parts.append(f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{wide:.2f}" height="18" rx="2"/>')
         end, anchor = (x - 6, "end") if value < 0 else (x + wide + 6, "start")
         parts.append(label(plain(value), end, y + 13, "number", anchor))

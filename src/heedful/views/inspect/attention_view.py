@@ -21,8 +21,8 @@ from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps, block_edges, most_informative_layer
 from heedful.views.attention_html import View, attention_page
-from heedful.views.inspect.catalogue import has_target, stacks_of
-from heedful.views.inspect.model_input import ModelInput, read
+from heedful.views.inspect.catalogue import has_target, stack_names
+from heedful.views.inspect.model_input import ModelInput, read_input
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, Span, within
 from heedful.views.inspect.result import InspectionResult
@@ -48,7 +48,7 @@ class AttentionGroup:
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of one input that shows its attention maps."""
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     shown = maps_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
     data = {"input": reading.name, "note": reading.note, "maps": [maps_as_data(maps) for maps in shown]}
@@ -70,7 +70,7 @@ def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[A
     A query of cross-attention is named by the piece that it predicts, a query of self-attention by its input piece.
     """
     config = opened.model.config
-    stacks = stacks_of(config)
+    stacks = stack_names(config)
     kinds = [("encoder", "attention"), ("decoder", "attention")]
     kinds = [(stack, part) for stack, part in kinds if stack in stacks]
     if len(stacks) == 2:

@@ -23,7 +23,7 @@ from heedful.config import (
 # --------------------------------------------------------------------------------------------------- kinds of models
 
 
-def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
+def stack_names(config: ModelConfig) -> dict[str, StackConfig]:
     """Returns the stacks of a model by name, the encoder first."""
     return {name: stack for name, stack in vars(config).items() if isinstance(stack, StackConfig)}
 
@@ -67,7 +67,7 @@ def _explains(config: ModelConfig) -> bool:
 
 
 def _has_positions(config: ModelConfig) -> bool:
-    return not all(isinstance(stack.position, NoPosition | ContentPosition) for stack in stacks_of(config).values())
+    return not all(isinstance(stack.position, NoPosition | ContentPosition) for stack in stack_names(config).values())
 
 
 # ------------------------------------------------------------------------------------------------------------ the views

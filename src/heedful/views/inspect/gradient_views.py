@@ -19,11 +19,11 @@ from torch import Tensor
 from heedful.config import MaskedHead, VisionConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.gradients import Attribution, gradient_x_input
-from heedful.inspection.image_patches import grid
+from heedful.inspection.image_patches import patch_grid
 from heedful.inspection.importance import head_importance
 from heedful.views import figures
 from heedful.views.inspect.catalogue import classifies, has_target, reads_images
-from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read
+from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read_input
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
@@ -48,7 +48,7 @@ class Explanation:
 
 def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of gradient × input: how much each part of one input contributes to a prediction."""
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     explanation = shown = explain(opened, reading, request)
     if explanation.values.ndim == 1 and len(explanation.pieces) > DRAWN:
         note = f"Drawn are the last {DRAWN:,} of {len(explanation.pieces):,} pieces; --json has all pieces."
@@ -81,12 +81,15 @@ def explain(opened: OpenedModel, reading: ModelInput, request: Request) -> Expla
 
 
 def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
-    config, number = opened.model.config, label_of(opened, reading, request)
+    config, number = opened.model.config, gradient_label(opened, reading, request)
     attribution = gradient_x_input(opened.model, *reading.arguments, label=number)
     answer, note = [opened.labels[number]], opened.untrained
     values = _numbers(attribution)
     if isinstance(config, VisionConfig):
-        values, pieces = values[config.patches.prefix_tokens :].reshape(grid(opened.model)), reading.read["encoder"]
+        values, pieces = (
+            values[config.patches.prefix_tokens :].reshape(patch_grid(opened.model)),
+            reading.read["encoder"],
+        )
         return Explanation(
             prediction=answer,
             pieces=pieces[config.patches.prefix_tokens :],
@@ -100,7 +103,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
     return Explanation(prediction=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
 
 
-def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
+def gradient_label(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
     """Returns the id of the requested label; by default of the likeliest label."""
     if request.target is not None:
         assert isinstance(request.target, str)  # checked with the request
@@ -192,7 +195,7 @@ def look_at_importance(opened: OpenedModel, request: Request) -> InspectionResul
 
     The loss of an input is that of its text, target or label.
     """
-    readings = [read(opened, item, request) for item in request.inputs]
+    readings = [read_input(opened, item, request) for item in request.inputs]
     losses = [loss_of(opened, reading, request) for reading in readings]
     importance = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
     kinds = kinds_of({path: values.cpu().numpy() for path, values in importance.items()})
@@ -211,7 +214,7 @@ def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
     """Returns a function that runs the model and returns the summed loss of one input."""
     model = opened.model
     if classifies(model.config):
-        number = label_of(opened, reading, request)
+        number = gradient_label(opened, reading, request)
         return lambda: -model(*reading.arguments).float().log_softmax(-1)[0, number]
     if not has_target(model.config) and len(reading.ids) < 2:
         raise HeedfulError(f"{reading.name!r} is one token, so no token is predicted; give a longer text")

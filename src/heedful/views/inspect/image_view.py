@@ -13,10 +13,10 @@ from heedful.errors import HeedfulError
 from heedful.inspection import record
 from heedful.inspection.attention_maps import class_token_overlay, rollout
 from heedful.inspection.gradients import gradient_x_input
-from heedful.inspection.image_patches import grid, tokens
+from heedful.inspection.image_patches import patch_grid, tokens
 from heedful.views import figures
 from heedful.views.image_html import ImageMaps, image_page
-from heedful.views.inspect.model_input import read
+from heedful.views.inspect.model_input import read_input
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
@@ -27,7 +27,7 @@ MAX_WEIGHTS = 64_000_000  # weights in memory: 256 MB
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of one image: its patches, their attention, and the predicted classes."""
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     image = image_of(opened, reading.arguments[0], reading.pixels, request)
     title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
@@ -55,7 +55,7 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
     """Returns what the page shows of an image. The rollout uses all layers and heads, also if not all are shown."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
-    stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
+    stack, cells, prefix = config.encoder, patch_grid(model), tokens(model)[: config.patches.prefix_tokens]
     if (count := stack.depth * stack.heads * config.patches.tokens**2) > MAX_WEIGHTS:
         raise HeedfulError(
             f"{count:,} weights of {config.patches.tokens:,} tokens do not fit one page; take --view matrix with "

@@ -7,7 +7,7 @@ from functools import partial
 from heedful.config import LanguageHead
 from heedful.inspection.logit_lens import logit_lens
 from heedful.views import figures
-from heedful.views.inspect.model_input import ModelInput, pieces_of, read
+from heedful.views.inspect.model_input import ModelInput, pieces_of, read_input
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, within
 from heedful.views.inspect.result import InspectionResult
@@ -19,7 +19,7 @@ TOP = 5  # candidates
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of the logit lens over one text; in an encoder-decoder, over the decoder's text."""
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     lens = lens_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
     data = {

@@ -24,7 +24,7 @@ from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
 from heedful.text.chat_template import is_conversation, render_prompt
-from heedful.views.inspect.catalogue import generates_text, has_target, reads_images, stacks_of
+from heedful.views.inspect.catalogue import generates_text, has_target, reads_images, stack_names
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, writes_target
 
@@ -59,7 +59,7 @@ class ModelInput:
     note: str = ""
 
 
-def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
+def read_input(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     """Returns the model's input for a text or image; an encoder-decoder's target is ``request.target``, or generated.
 
     Raises ``HeedfulError`` for an invalid, empty or too long input.
@@ -83,7 +83,7 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
 
 def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -> None:
     """Raises ``HeedfulError`` if a stack has fewer positions than ``length``."""
-    scheme = stacks_of(opened.model.config)[stack].position
+    scheme = stack_names(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
         raise HeedfulError(
             f"{name} has {length:,} tokens, but {opened.name} takes at most {scheme.length:,}; give a shorter text"
@@ -205,7 +205,7 @@ def continued(opened: OpenedModel, item: Any, target: Target | None = None) -> t
     if target is None:
         return [*before, *prompt], len(before) + len(prompt)
     if not isinstance(target, str):
-        return [*before, *prompt, *checked_ids(opened, target)], len(before) + len(prompt)
+        return [*before, *prompt, *checked_target(opened, target)], len(before) + len(prompt)
     ((ids, offsets),) = tokenizer.encode_with_offsets([item + target])
     begin = len(item.rstrip())  # the space before a word may be part of the target's first token
     length = sum(start < begin or end <= len(item) for start, end in offsets)
@@ -214,7 +214,7 @@ def continued(opened: OpenedModel, item: Any, target: Target | None = None) -> t
     return [*before, *ids], len(before) + length
 
 
-def checked_ids(opened: OpenedModel, ids: Sequence[int]) -> list[int]:
+def checked_target(opened: OpenedModel, ids: Sequence[int]) -> list[int]:
     """Returns the token ids of a target; raises ``HeedfulError`` if the vocabulary lacks one."""
     size = opened.target.vocab_size
     for number in ids:
@@ -255,7 +255,7 @@ def target_of(opened: OpenedModel, source: Tensor, request: Request) -> tuple[li
     A text that fills all positions of the decoder is without the end token, as the model generates it.
     """
     if request.target is not None and not isinstance(request.target, str):
-        return checked_ids(opened, request.target), "The target was given."
+        return checked_target(opened, request.target), "The target was given."
     if request.target is not None:
         _check_not_empty(opened.target.encode([request.target]), "the target")
         ids, config = encode_with_special(opened.target, [request.target])[0], opened.model.config

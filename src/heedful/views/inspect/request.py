@@ -21,7 +21,7 @@ from heedful.views.inspect.catalogue import (
     generates_text,
     has_target,
     reads_images,
-    stacks_of,
+    stack_names,
 )
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
@@ -68,8 +68,8 @@ class Request:
             target=target if target is None or isinstance(target, str) else _numbers(target, "target"),
             layers=_numbers(layers, "layers"),
             heads=_numbers(heads, "heads"),
-            queries=span(queries, "queries"),
-            keys=span(keys, "keys"),
+            queries=parse_span(queries, "queries"),
+            keys=parse_span(keys, "keys"),
             **others,
         )
 
@@ -123,12 +123,12 @@ def check_format(path: str) -> str:
     return suffix
 
 
-def span(text: str | Sequence[int] | None, name: str) -> Span | None:
+def parse_span(text: str | Sequence[int] | None, name: str) -> Span | None:
     """Returns a range of positions, given as ``"START:END"`` or as two numbers; ``HeedfulError`` for anything else.
 
     ``name`` is the option, for the message.
 
-    >>> span("128:256", "queries"), span(":64", "keys"), span("7:", "keys")
+    >>> parse_span("128:256", "queries"), parse_span(":64", "keys"), parse_span("7:", "keys")
     ((128, 256), (0, 64), (7, None))
     """
     if text is None:
@@ -186,7 +186,7 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
     elif "target" in view.takes and has_target(config) and not generates_text(config):
         raise HeedfulError(f"{name} has no language model head; give the decoder's input with --target TEXT")
     for kind, count in (("layer", "depth"), ("head", "heads")):
-        _check_numbers(getattr(request, f"{kind}s"), kind, max(getattr(s, count) for s in stacks_of(config).values()))
+        _check_numbers(getattr(request, f"{kind}s"), kind, max(getattr(s, count) for s in stack_names(config).values()))
     return request
 
 

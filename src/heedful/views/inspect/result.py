@@ -97,7 +97,7 @@ class InspectionResult:
             return write(path, self.html())
         from heedful.views import figure_files
 
-        return figure_files.write(self.svg(), path)
+        return figure_files.write_figure(self.svg(), path)
 
     def _repr_html_(self) -> str:
         """Returns the page in a frame, for notebooks."""

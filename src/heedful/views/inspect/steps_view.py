@@ -25,7 +25,7 @@ from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import MAX_WEIGHTS, maps_as_data
-from heedful.views.inspect.catalogue import reads_images, stacks_of
+from heedful.views.inspect.catalogue import reads_images, stack_names
 from heedful.views.inspect.model_input import (
     Array,
     check_fits,
@@ -74,7 +74,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
     """Returns the steps by which the model continues ``text``, or translates it."""
     model, target = opened.model, opened.target
     has_encoder = isinstance(model.config, EncoderDecoderConfig)
-    layers, heads = decoder_layers_and_heads(request, stacks_of(model.config)["decoder"])
+    layers, heads = decoder_layers_and_heads(request, stack_names(model.config)["decoder"])
     attention_modules = (
         {"cross-attention": "cross_attention", "self-attention": "attention"}
         if has_encoder

@@ -26,8 +26,8 @@ from heedful.inspection.embedding_space import cosine_similarity, embedding_tabl
 from heedful.inspection.image_patches import filters, patch_filters
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.views import figures
-from heedful.views.inspect.catalogue import stacks_of
-from heedful.views.inspect.model_input import Array, pieces_of, read, read_source, source_of
+from heedful.views.inspect.catalogue import stack_names
+from heedful.views.inspect.model_input import Array, pieces_of, read_input, read_source, source_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
@@ -118,7 +118,7 @@ def _vector(opened: OpenedModel, item: Any, pooling: str, request: Request) -> t
         name, _, source = source_of(opened, item)
         stream = model.encode(source)  # type: ignore[operator]  # an encoder-decoder's
     else:
-        reading = read(opened, item, request)
+        reading = read_input(opened, item, request)
         if isinstance(model.config.head, PooledHead):
             return reading.name, model(*reading.arguments)[0].float()
         name, stream = reading.name, model.hidden(*reading.arguments)  # type: ignore[operator]  # every model's
@@ -138,7 +138,7 @@ def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult
     """Returns the view of positions, for every stack that has them; the figure shows the first such stack."""
     shown: dict[str, Array] = {}
     notes = {}
-    for name, stack in stacks_of(opened.model.config).items():
+    for name, stack in stack_names(opened.model.config).items():
         scheme = stack.position
         if isinstance(scheme, NoPosition | ContentPosition):
             continue

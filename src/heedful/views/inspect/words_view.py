@@ -11,11 +11,11 @@ import torch
 from heedful.config import patches_of
 from heedful.errors import HeedfulError
 from heedful.inspection import record
-from heedful.inspection.image_patches import grid
+from heedful.inspection.image_patches import patch_grid
 from heedful.views import figures
 from heedful.views.attention_data import word_starts
 from heedful.views.inspect.attention_view import MAX_WEIGHTS
-from heedful.views.inspect.model_input import ModelInput, read
+from heedful.views.inspect.model_input import ModelInput, read_input
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, decoder_layers_and_heads
 from heedful.views.inspect.result import InspectionResult
@@ -25,7 +25,7 @@ from heedful.views.words_html import WordMaps, words_page
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of one image and the text that the model writes about it."""
-    reading = read(opened, request.inputs[0], request)
+    reading = read_input(opened, request.inputs[0], request)
     maps = words_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
@@ -53,7 +53,7 @@ def words_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Word
     may sum to less than 1. The end token is left out.
     """
     model, stack = opened.model, opened.model.config.decoder  # type: ignore[union-attr]  # the view's models have one
-    patches, cells = patches_of(model.config), grid(model)
+    patches, cells = patches_of(model.config), patch_grid(model)
     assert patches is not None
     layers, heads = decoder_layers_and_heads(request, stack)
     pieces, ends = list(reading.written), model.config.special.end  # type: ignore[union-attr]
