@@ -83,16 +83,6 @@ class RewardModel(TextRegression):
 
         For a pretrained model, they are those of published fine-tuning.
         """
-        without_effect = {
-            "--model.r-drop": given.model.r_drop,
-            "--model.members": given.model.members,
-            "--pooling.kind": given.pooling.kind,
-            "--data.label-kind": given.data.label_kind,
-            "--data.label-separator": given.data.label_separator,
-        }
-        for flag, value in without_effect.items():
-            if value:
-                raise HeedfulError(f"{flag} has no effect on chosen and rejected answers; leave the option out")
         check_smoothing(given)
         suggested = super(TextRegression, cls).suggested_settings(rows, given)  # not those of numbers
         return replace(suggested, training=replace(suggested.training, label_smoothing=0.0))

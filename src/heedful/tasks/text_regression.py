@@ -26,6 +26,7 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import is_regression
 from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
+from heedful.tasks import no_effect
 from heedful.tasks.baselines import ridge_text
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
@@ -91,15 +92,8 @@ class TextRegression(TextPairTask):
 
         There is no label smoothing, which has no meaning for numbers.
         """
-        without_effect = {
-            "--training.label-smoothing": given.training.label_smoothing,
-            "--model.r-drop": given.model.r_drop,
-            "--model.members": given.model.members,
-            "--data.label-separator": given.data.label_separator,
-        }
-        for flag, value in without_effect.items():
-            if value:
-                raise HeedfulError(f"{flag} has no effect on labels that are numbers; leave the option out")
+        if given.training.label_smoothing:
+            raise no_effect(cls, ["training.label_smoothing"])
         suggested = super().suggested_settings(rows, given)
         return replace(
             suggested,
