@@ -21,14 +21,15 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful import cli, tasks
-from heedful.data import builtin, read
+from heedful.data import Rows, builtin, read
+from heedful.data.masking import LONGEST_PREDICTED
 from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints, Loop, report
 from heedful.training import run as training
-from heedful.training.resolve import with_recipe
+from heedful.training.resolve import suggested, with_recipe
 from heedful.verify.run_comparison import TIMED, compare_runs
 from tolerances import approx
 
@@ -378,6 +379,53 @@ def test_settings_of_other_tasks_are_refused(
                 with_recipe(kind, settings)
         else:
             with_recipe(kind, settings)
+
+
+SETTINGS = {  # of some tasks, in the order of the settings
+    "data.label_kind": "class",
+    "data.label_separator": ",",
+    "masking.unit": "word",
+    "masking.span_length": 2.0,
+    "pooling.kind": "mean",
+    "preference.beta": 0.2,
+    "model.members": 2,
+    "model.r_drop": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "variant", "used", "subject"),
+    [
+        ("text-classification", "number", ["data.label_kind", "pooling.kind"], "labels that are numbers"),
+        ("text-classification", "preference", [], "chosen and rejected answers"),
+        ("fill-mask", "permutation", [], "a model with a query stream, which always predicts spans of 1 to 5 tokens"),
+        ("text-generation", "preference", ["preference.beta"], ""),
+    ],
+)
+def test_settings_without_effect_on_a_variant_are_refused(
+    task: str, variant: str, used: list[str], subject: str
+) -> None:
+    base, kind = tasks.get(task), tasks.get(task, variant)
+    of_task = [key for key in SETTINGS if not tasks.idle_settings(base, [key])]
+    idle = tasks.idle_settings(kind, of_task)
+    assert sorted([*idle, *used]) == sorted(of_task)
+    assert bool(idle) == bool(subject)
+    for keys in ([[key] for key in idle] + [idle]) if idle else []:
+        sections: dict[str, dict[str, Any]] = {}
+        for key in keys:
+            section, _, field = key.partition(".")
+            sections.setdefault(section, {})[field] = SETTINGS[key]
+        settings = RunSettings.from_dict({"task": task, "train": ["a"], "out": "o", **sections})
+        with_recipe(base, settings)  # the rows decide later
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in keys)
+        with pytest.raises(HeedfulError, match=f"^{flags} has no effect on {subject}; leave the option out$"):
+            suggested(kind, Rows(), settings)
+
+
+def test_every_variant_by_kind_has_words_for_messages() -> None:
+    kinds = {kind for entry in tasks.TASKS.values() for kind in entry.kinds}
+    assert kinds == tasks.KINDS.keys()
+    assert f"1 to {LONGEST_PREDICTED} tokens" in tasks.KINDS["permutation"]
 
 
 def test_unreadable_files_are_errors_of_one_line(

@@ -446,6 +446,17 @@ def test_regression_needs_the_linear_map_of_a_head(tmp_path: Path) -> None:
             model_settings={"head": "no-output"},
             data_settings={"label_kind": "number"},
         )
+    liked = [{"prompt": f"{n} is ", "chosen": "a number", "rejected": "no number"} for n in range(40)]
+    run = heedful.train(
+        "text-classification",
+        liked,
+        out=tmp_path / "reward",
+        max_steps=1,
+        quiet=True,
+        preset="bert-tiny",
+        model_settings={"head": "no-output", "dim": 16, "depth": 1, "heads": 2},
+    )
+    assert isinstance(run.model.head, NoOutput), "a reward has no unit, so nothing is rescaled"
 
 
 def nameless(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:

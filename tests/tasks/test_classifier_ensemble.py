@@ -40,7 +40,7 @@ from heedful.tasks import defaults
 from heedful.tasks.classifier_ensemble import ClassifierEnsemble
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_regression import TextRegression
-from heedful.training import Loop
+from heedful.training import Loop, resolve
 from heedful.training.ceiling import flops_of
 from heedful.training.optimisation import layer_rates
 from heedful.verify.run_comparison import compare_runs
@@ -227,7 +227,7 @@ def test_an_objective_of_ones_own_has_a_single_model(tmp_path: Path) -> None:
 def test_numbers_and_preferences_have_no_members() -> None:
     asked = settings(model=ModelSettings(members=2))
     with pytest.raises(HeedfulError, match=r"--model\.members has no effect on labels that are numbers"):
-        TextRegression.suggested_settings(rows([("a", 0.5)]), asked)
+        resolve.suggested(TextRegression, rows([("a", 0.5)]), asked)
 
 
 @pytest.mark.parametrize(("words", "epochs"), [(10, 15), (70_000, 10), (1_000_000, 4)])

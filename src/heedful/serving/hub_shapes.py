@@ -116,6 +116,7 @@ SHAPES: Mapping[str, HubShape] = {  # by the name of a task's class, so that no 
         lists_one=True,
     ),
     "TextRegression": HubShape(output=number, lists_one=True),
+    "RewardModel": HubShape(output=number, lists_one=True),
     "TokenClassification": HubShape(output=entities, fixed=lambda task: {"aggregation_strategy": "first"}),
     "ImageClassification": HubShape(
         output=labels, defaults={"top_k": 5}, fixed=lambda task: {"function_to_apply": "softmax"}

@@ -7,7 +7,7 @@ file here and an entry in ``TASKS``. This file imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -119,6 +119,12 @@ TASKS = {
         heads=[("image encoder-decoder", "language-model")],
     ),
 }
+# what the variants by kind learn from, or train, for messages
+KINDS = {
+    "number": "labels that are numbers",
+    "preference": "chosen and rejected answers",
+    "permutation": "a model with a query stream, which always predicts spans of 1 to 5 tokens",
+}
 EMBEDDING_TASK = "feature-extraction"  # the task whose predictions are vectors of texts: ``heedful nearest``
 
 
@@ -167,6 +173,22 @@ def unused_settings(name: str) -> frozenset[str]:
     """Returns the settings ("section" or "section.name") that other tasks use, and no variant of this task does."""
     used = (get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
     return specific_settings().difference(*used)
+
+
+def idle_settings(kind: type[Task], given: Iterable[str]) -> list[str]:
+    """Returns those of the ``given`` settings ("section.name") that other tasks use, and this class does not."""
+    idle = specific_settings() - kind.used_settings
+    return [name for name in given if not idle.isdisjoint((name, name.partition(".")[0]))]
+
+
+def no_effect(kind: type[Task], names: Iterable[str]) -> HeedfulError:
+    """Returns the error for settings ("section.name") that have no effect for a task, or for a variant of it."""
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    for variant, variant_path in TASKS[kind.name].kinds.items():
+        if path == variant_path:
+            return HeedfulError(f"{flags} has no effect on {KINDS[variant]}; leave the option out")
+    return HeedfulError(f"{flags} has no effect for {kind.name}; leave it out")
 
 
 def chosen(settings: RunSettings) -> type[Task]:

@@ -37,6 +37,7 @@ from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
     SEED,
+    SPAN_MASKING,
     document_numbers,
     drawn_positions,
     frequency_sums,
@@ -115,7 +116,7 @@ class FillMask(EncoderTask):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
     unit = "masked_tokens"
     main_metric: str = "loss"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | SPAN_MASKING
     head_class: ClassVar[type[Head]] = MaskedHead
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
 

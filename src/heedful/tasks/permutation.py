@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from heedful.config import Head, LanguageHead, StackConfig
-from heedful.data import Row
-from heedful.data.masking import LONGEST_PREDICTED, Factorisation
+from heedful.data.masking import Factorisation
 from heedful.data.token_stream import StreamWindow
-from heedful.errors import HeedfulError
 from heedful.models import Encoder, Model
 from heedful.settings import RunSettings
 from heedful.tasks.fill_mask import FillMask
 from heedful.tasks.masked_windows import SEED
-from heedful.tasks.task import Batch
+from heedful.tasks.task import TEXTS, Batch
 from heedful.tasks.token_batches import IGNORED, label_index, padded_with_mask, with_label_index
 from heedful.text import Tokenizer
 
@@ -40,22 +38,12 @@ class PermutationFillMask(FillMask):
     True
     """
 
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}  # its spans have lengths of their own
     head_class: ClassVar[type[Head]] = LanguageHead
 
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
         super().__init__(tokenizer, window)
         self.factorisation = self.evaluated = Factorisation(self.masking.ordinary)
-
-    @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns the settings of a masked language model; raises ``HeedfulError`` for spans of other lengths."""
-        for name in ("unit", "span_length"):
-            if getattr(given.masking, name) is not None:
-                raise HeedfulError(
-                    f"--masking.{name.replace('_', '-')} has no effect for a model with a query stream, which always "
-                    f"predicts spans of 1 to {LONGEST_PREDICTED} tokens; leave it out"
-                )
-        return super().suggested_settings(rows, given)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Sets the share of predicted tokens (by default a sixth) from the settings."""

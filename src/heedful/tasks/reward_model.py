@@ -34,9 +34,8 @@ from heedful.tasks.preferences import (
     preference_loss,
 )
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
-from heedful.tasks.text_pairs import SIDES, EncodedPair
-from heedful.tasks.text_regression import OUTPUT, TextRegression
-from heedful.text import chat_template
+from heedful.tasks.text_pairs import OUTPUT, SIDES, EncodedPair, TextPairTask, check_one_output
+from heedful.text import Tokenizer, chat_template
 
 COLUMNS: dict[str, Kind] = {
     "prompt": "turns?",  # the first: equal prompts stay on one side of a split
@@ -54,7 +53,7 @@ class AnswerPair(NamedTuple):
     rejected: EncodedPair
 
 
-class RewardModel(TextRegression):
+class RewardModel(TextPairTask):
     """Variant of text classification that learns a reward from chosen and rejected answers to prompts.
 
     The model's single output is the reward r(x, y) of the answer y to the prompt x, which the model reads as a pair of
@@ -68,14 +67,13 @@ class RewardModel(TextRegression):
     columns: Mapping[str, Kind] = MappingProxyType(COLUMNS)
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = TEXTS
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     unit = "pairs"
 
-    # --------------------------------------------------------------------------------------------------------- creation
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.labels = tokenizer, [OUTPUT]
 
-    @classmethod
-    def convert_rows(cls, rows: Rows) -> Rows:
-        """Returns the rows unchanged."""
-        return rows
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -83,18 +81,8 @@ class RewardModel(TextRegression):
 
         For a pretrained model, they are those of published fine-tuning.
         """
-        without_effect = {
-            "--model.r-drop": given.model.r_drop,
-            "--model.members": given.model.members,
-            "--pooling.kind": given.pooling.kind,
-            "--data.label-kind": given.data.label_kind,
-            "--data.label-separator": given.data.label_separator,
-        }
-        for flag, value in without_effect.items():
-            if value:
-                raise HeedfulError(f"{flag} has no effect on chosen and rejected answers; leave the option out")
         check_smoothing(given)
-        suggested = super(TextRegression, cls).suggested_settings(rows, given)  # not those of numbers
+        suggested = super().suggested_settings(rows, given)
         return replace(suggested, training=replace(suggested.training, label_smoothing=0.0))
 
     @classmethod
@@ -125,6 +113,16 @@ class RewardModel(TextRegression):
         """Returns the entry ``preference`` for ``heedful.json``, which tells a reward model from a regression."""
         return {"preference": {"output": OUTPUT}}
 
+    def before_training(self, model: Model, settings: RunSettings) -> None:
+        """Stores in the model that its output is a number."""
+        super().before_training(model, settings)
+        model.regression = True
+
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a classifier's head with one output."""
+        check_one_output(model)
+        super().check_head(model)
+
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
@@ -146,6 +144,10 @@ class RewardModel(TextRegression):
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns (): the target of a pair is that its first answer has the higher reward."""
         return ()
+
+    def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
+        """Returns a tensor (B, 0), since single answers have no targets."""
+        return torch.empty(len(examples), 0)
 
     def _sides(self, row: Row | None, prompt: Turns, answer: Turns) -> tuple[str, str]:
         """Returns prompt and answer as texts; messages are rendered with the chat template."""
@@ -226,7 +228,7 @@ class RewardModel(TextRegression):
         string with a tab between them; or a list of messages that ends with the assistant's.
         """
         texts = [self._conversation(value) if chat_template.is_conversation(value) else value for value in inputs]
-        predictions = super().predict(model, texts, **options)
+        predictions = self.numbers(model, texts, options.get("batch_tokens"))
         return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -237,6 +239,11 @@ class RewardModel(TextRegression):
                 "the last message is not the assistant's, so there is no answer to score; end with an answer"
             )
         return self._sides(None, tuple(messages[:-1]), (last,))
+
+    @property
+    def ranks_texts(self) -> bool:
+        """True: a text's reward is that of an answer to the query."""
+        return True
 
     @property
     def input_columns(self) -> dict[str, Kind]:

@@ -35,6 +35,7 @@ from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
 from heedful.tasks.masked_windows import (
     SEED,
+    SPAN_MASKING,
     document_numbers,
     frequency_metrics,
     frequency_sums,
@@ -104,7 +105,7 @@ class SpanCorruption(EncoderDecoderTask):
     main_metric: str = (
         "perplexity"  # not "loss", which counts other tokens than an encoder's and must not be compared with it
     )
-    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {"masking"}
+    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | SPAN_MASKING
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings", "num_return_sequences"}
 
     window: int | None = None  # default number of tokens of a window, special tokens included

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, EnsembleConfig, SequenceHead
+from heedful.config import EnsembleConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
@@ -28,7 +28,6 @@ from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_reg
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import defaults, get, known_models
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
-from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
@@ -41,7 +40,7 @@ from heedful.tasks.labels import (
     training_labels,
     with_learnable_labels,
 )
-from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
+from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.preferences import are_preferences
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
@@ -252,22 +251,15 @@ class TextClassification(TextPairTask):
         return {THRESHOLD_KEY: self.threshold} if self.multi_label else {}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
-        model.labels, model.multi_label = list(self.labels), self.multi_label
-        self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
+        """Stores the label names in the model, and prepares R-Drop."""
+        super().before_training(model, settings)
+        model.multi_label = self.multi_label
         self.agreement = agreement_of(model, settings)
-        self.model_notes = self.pooling_notes(model)
         if self.agreement:
             note = (
                 f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time"
             )
             self.model_notes.append(note)
-
-    def check_head(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model has a classifier with an output for every label."""
-        check_classifier(self.name, model, self.labels, SequenceHead)
-        if isinstance(model.config, EncoderDecoderConfig):
-            start_of(model.config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 

@@ -24,8 +24,8 @@ from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import known_models
-from heedful.tasks.encoder_task import EncoderTask
-from heedful.tasks.model_setup import replace_head, start_of
+from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
+from heedful.tasks.model_setup import check_classifier, replace_head, start_of
 from heedful.tasks.task import Batch, Encoded, Prediction, short
 from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
@@ -34,6 +34,7 @@ from heedful.util.input_warnings import CountWarning
 log = logging.getLogger("heedful")
 
 SIDES = ("text", "text_pair")
+OUTPUT = "LABEL_0"  # the name that transformers gives the only output of a model that returns a number
 READS = {  # what a classifier reads, for people
     "first": "the first token",
     "last": "the last token",
@@ -67,6 +68,18 @@ class TextPairTask(EncoderTask):
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
         """Returns the configuration of a classifier with an output for each label."""
         return SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual)
+
+    def before_training(self, model: Model, settings: RunSettings) -> None:
+        """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
+        model.labels = list(self.labels)
+        self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
+        self.model_notes = self.pooling_notes(model)
+
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a classifier with an output for every label."""
+        check_classifier(self.name, model, self.labels, SequenceHead)
+        if isinstance(model.config, EncoderDecoderConfig):
+            start_of(model.config)
 
     def pooling_notes(self, model: Model) -> list[str]:
         """Returns a line for an encoder whose classifier reads other than the class token; else none."""
@@ -199,6 +212,25 @@ class TextPairTask(EncoderTask):
                 predictions[index] = Prediction(inputs[index], output, score)
         return predictions
 
+    def numbers(self, model: Model, inputs: Sequence[Any], batch_tokens: int | None) -> list[Prediction]:
+        """Returns the first output of the model for each input, a float, without a score; None for an input without
+        text. The arguments are those of ``predictions``.
+        """
+
+        def compute(batch: Batch) -> list[tuple[float, None]]:
+            return [(number, None) for number in self.logits(model, batch)[:, 0].tolist()]
+
+        return self.predictions(model, inputs, None, compute, batch_tokens)
+
+    def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
+        """Returns the number of each pair of the query with a text; raises ``HeedfulError`` for a blank one."""
+        if not self.ranks_texts:
+            return super().relevance(model, query, texts)
+        predictions = self.predict(model, [(query, text) for text in texts])
+        if any(prediction.output is None for prediction in predictions):
+            raise HeedfulError("the query or a text is blank; give texts")
+        return [prediction.output for prediction in predictions]
+
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Returns inputs for trying a model, from plain texts; by default the texts themselves.
 
@@ -287,3 +319,10 @@ def fitted(parts: list[list[int]], limit: int, added: int) -> list[list[int]]:
     if len(first) <= len(second):
         return [first[:shorter], second[: room - shorter]]
     return [first[: room - shorter], second[:shorter]]
+
+
+def check_one_output(model: Model) -> None:
+    """Raises ``HeedfulError`` for a classifier with several outputs, which is not a model that returns a number."""
+    head = model.config.head
+    if isinstance(head, SequenceHead) and head.labels != 1:
+        raise HeedfulError(f"the model has {head.labels} outputs, but regression needs one; choose another model")

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, SequenceHead
+from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import parse_number
 from heedful.errors import HeedfulError, plural
@@ -26,14 +26,12 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import is_regression
 from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
+from heedful.tasks import no_effect
 from heedful.tasks.baselines import ridge_text
-from heedful.tasks.encoder_task import HIDDEN_SHARE
-from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
+from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction
-from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
+from heedful.tasks.text_pairs import OUTPUT, EncodedPair, TextPairTask, check_one_output, columns_of
 from heedful.text import Tokenizer
-
-OUTPUT = "LABEL_0"  # the name that transformers gives the only output of such a model
 
 
 class TextRegression(TextPairTask):
@@ -91,15 +89,8 @@ class TextRegression(TextPairTask):
 
         There is no label smoothing, which has no meaning for numbers.
         """
-        without_effect = {
-            "--training.label-smoothing": given.training.label_smoothing,
-            "--model.r-drop": given.model.r_drop,
-            "--model.members": given.model.members,
-            "--data.label-separator": given.data.label_separator,
-        }
-        for flag, value in without_effect.items():
-            if value:
-                raise HeedfulError(f"{flag} has no effect on labels that are numbers; leave the option out")
+        if given.training.label_smoothing:
+            raise no_effect(cls, ["training.label_smoothing"])
         suggested = super().suggested_settings(rows, given)
         return replace(
             suggested,
@@ -143,25 +134,17 @@ class TextRegression(TextPairTask):
         return {"numbers": {"mean": self.mean, "factor": self.factor}}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Rescales the output layer so that it learns standardised labels.
-
-        When a new model is trained, random tokens are replaced by the unknown token.
-        """
-        self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
-        self.model_notes = self.pooling_notes(model)
-        model.labels, model.regression = [OUTPUT], True
+        """Rescales the output layer so that it learns standardised labels."""
+        super().before_training(model, settings)
+        model.regression = True
         is_new = not settings.start_from or any(name.startswith("head.") for name in model.fresh)
         fresh = is_new and not settings.resume
         scale_output(model.get_submodule("head"), self.factor, self.mean if fresh else None)
 
     def check_head(self, model: Model) -> None:
         """Raises ``HeedfulError`` unless the model has a classifier's head with one output."""
-        head = model.config.head
-        if isinstance(head, SequenceHead) and head.labels != 1:
-            raise HeedfulError(f"the model has {head.labels} outputs, but regression needs one; choose another model")
-        check_classifier(self.name, model, self.labels, SequenceHead)
-        if isinstance(model.config, EncoderDecoderConfig):
-            start_of(model.config)
+        check_one_output(model)
+        super().check_head(model)
 
     # -------------------------------------------------------------------------------------------- examples and training
 
@@ -217,32 +200,18 @@ class TextRegression(TextPairTask):
         scores = Regression([mean] * len(rows), [row.values["label"] for row in rows], self.factor)
         return Baseline("the mean of the training labels", overall(scores), scores)
 
-    @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the number of each input, a float, without a score; None for an input without text.
 
         An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
         between them.
         """
-
-        def compute(batch: Batch) -> list[tuple[float, None]]:
-            return [(number, None) for number in self.logits(model, batch)[:, 0].tolist()]
-
-        return self.predictions(model, inputs, None, compute, options.get("batch_tokens"))
+        return self.numbers(model, inputs, options.get("batch_tokens"))
 
     @property
     def ranks_texts(self) -> bool:
         """True for a model of pairs, such as a cross-encoder."""
         return "text_pair" in self.columns
-
-    def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
-        """Returns the number of each pair of the query with a text; raises ``HeedfulError`` for a blank one."""
-        if not self.ranks_texts:
-            return super().relevance(model, query, texts)
-        predictions = self.predict(model, [(query, text) for text in texts])
-        if any(prediction.output is None for prediction in predictions):
-            raise HeedfulError("the query or a text is blank; give texts")
-        return [prediction.output for prediction in predictions]
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → 3.5`` or ``text + pair → 3.5``."""

@@ -19,7 +19,7 @@ from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
 from heedful.settings import ResolvedSettings, RunSettings, Settings, TrainingSettings, key, resolve
-from heedful.tasks import defaults, specific_settings, uses
+from heedful.tasks import defaults, idle_settings, no_effect, uses
 from heedful.tasks.task import Task
 from heedful.training.schedule import schedule
 from heedful.util.ranks import Ranks
@@ -93,11 +93,8 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
     Raises ``HeedfulError`` for a setting that has no effect on the task ``kind``, and for a recipe of another task.
     """
     given = _given(settings)
-    idle = [
-        _flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.used_settings)
-    ]
-    if idle:
-        raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
+    if idle := idle_settings(kind, given):
+        raise no_effect(kind, idle)
     if settings.unlabelled and not uses(kind.name, "unlabelled"):
         raise HeedfulError(f"--unlabelled has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in FINE_TUNED]
@@ -157,8 +154,10 @@ def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSetting
     """Returns the settings that the task suggests for its rows; the learning rate of an adapter is higher.
 
     A given ``max_steps`` or ``max_minutes`` replaces the suggested number of epochs, and a given average of weights the
-    suggested average.
+    suggested average. Raises ``HeedfulError`` for a setting that has no effect on the variant ``kind``.
     """
+    if idle := idle_settings(kind, (name for name, value in _given(settings).items() if value)):
+        raise no_effect(kind, idle)
     by_task = kind.suggested_settings(rows, settings)
     if settings.max_steps is not None or settings.max_minutes is not None:
         by_task = replace(by_task, max_epochs=None)
