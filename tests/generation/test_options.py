@@ -8,7 +8,7 @@ import torch
 import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import generate
-from heedful.generation.options import NAMES, NEUTRAL, Options, resolve
+from heedful.generation.options import FIELDS, NAMES, NEUTRAL, Options, check_option, resolve
 from heedful.pretrained.configuration import GENERATION_KEYS, IDS
 
 
@@ -192,6 +192,26 @@ def test_the_command_line_s_options_are_these():
     assert given <= {*NAMES}
     numbers = {f.name for f in fields(Options) if isinstance(f.default, int | float)}
     assert numbers - given == {"renormalize_logits", "encoder_no_repeat_ngram_size", "num_assistant_tokens"}
+
+
+@pytest.mark.parametrize("value", [-11, -1, 0, 1, 2, 10**5, 2**40, 2**65, -1.5, 1e-30, 1e-3, 0.5, 1.5, 9e5])
+def test_the_command_line_has_the_bounds_of_the_options(value):
+    """What one refuses the other refuses too, but for numbers from 1e6 on, which are bounded as a whole."""
+    from heedful.generation.options import DecodingSettings
+
+    def is_taken(check, *arguments, **options):
+        try:
+            check(*arguments, **options)
+        except HeedfulError:
+            return False
+        return True
+
+    compared = 0
+    for f in fields(DecodingSettings):
+        if f.name in FIELDS and (abs(value) < 1e6 or "whole" in FIELDS[f.name].metadata["check"].words):
+            compared += 1
+            assert is_taken(DecodingSettings, **{f.name: value}) == is_taken(check_option, f.name, value), f.name
+    assert compared > 10
 
 
 @pytest.mark.parametrize(

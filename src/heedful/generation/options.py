@@ -4,19 +4,22 @@ A call's options override those of the folder's generation config. An option of 
 not use is an error; such an option of the folder is ignored, since a folder describes several methods at once.
 
 A new method has its own file with a ``Method``; here it gets a line in ``METHODS``, and each new option a field of
-``Options`` and, for the command line, of ``DecodingSettings``. The command line reads this file without PyTorch.
+``Options``; one with a line of help is an option of the command line and the server too. The command line reads this
+file without PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
 from heedful.settings.base import Settings, option
+from heedful.util.values import BOUNDS
 
 if TYPE_CHECKING:
     from heedful.generation.method import Method
@@ -37,20 +40,33 @@ LENGTHS = (
     ("min_length", "min_new_tokens"),
 )  # in a folder the second overrides the first
 
-Check = tuple[Callable[[Any], bool], str]
 MAX_WIDTH = 10_000  # rows of one prompt, and proposed tokens
 MAX_INT = 2**31 - 1  # of other whole numbers: lengths, sizes and token ids
 MAX_NUMBER = 1e6  # of factors of scores, and of numbers that are subtracted from them
 MIN_TEMPERATURE = 1e-20
 
 
+class Check(NamedTuple):
+    """Test of an option's value, valid values in words, and the bounds of a number (``settings.base.option``)."""
+
+    test: Callable[[Any], bool]
+    words: str
+    bounds: Mapping[str, float] = MappingProxyType({})
+
+
 def _whole(least: int, most: int = MAX_INT) -> Check:
-    words = f"a whole number from {least} to {most:,}"
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most, words
+    def test(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return Check(test, f"a whole number from {least} to {most:,}", {"least": least, "most": most})
 
 
-def _number(test: Callable[[float], bool], words: str) -> Check:
-    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < MAX_NUMBER and test(v), words
+def _number(words: str, **bounds: float) -> Check:
+    def test(value: Any) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
+        return is_number and all(BOUNDS[name][0](value, limit) for name, limit in bounds.items())
+
+    return Check(test, words, bounds)
 
 
 def _id(value: Any) -> bool:
@@ -74,38 +90,49 @@ def as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-SEEDS: Check = (
+SEEDS = Check(
     lambda v: all(_natural(seed) and seed < 2**64 for seed in as_list(v)) and v not in ([], ()),
     "a whole number from 0 below 2**64, or a list of such numbers, one per prompt",
+    {"least": 0, "below": 2**64},
 )
-ONE_OR_MORE_IDS: Check = (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of token ids")
-TEXTS: Check = (lambda v: all(isinstance(text, str) and text for text in as_list(v)), "a text or texts, none empty")
-ASSISTANT: Check = (
+ONE_OR_MORE_IDS = Check(lambda v: _id(v) or (_ids(v) and v), "a token id or a list of token ids")
+TEXTS = Check(lambda v: all(isinstance(text, str) and text for text in as_list(v)), "a text or texts, none empty")
+ASSISTANT = Check(
     lambda v: hasattr(v, "config") and hasattr(v, "decoder"),
     "a model that generates, loaded with heedful.from_pretrained",
 )
-FORCED_WORDS: Check = (
+FORCED_WORDS = Check(
     lambda v: isinstance(v, list | tuple) and all((_ids(word) or _words(word)) and word for word in v),
     "a list of lists of token ids, or of lists of such lists, none empty",
 )
-CACHES: Check = (lambda v: v in ("dynamic", "static"), "'dynamic' or 'static'")
-STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
-TEMPERATURE: Check = _number(
-    lambda v: v >= MIN_TEMPERATURE,
-    f"a number from {MIN_TEMPERATURE:g} (do_sample=False takes the most probable token)",
+CACHES = Check(lambda v: v in ("dynamic", "static"), "'dynamic' or 'static'")
+STOPPING = Check(lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
+TEMPERATURE = _number(
+    f"a number from {MIN_TEMPERATURE:g} (do_sample=False takes the most probable token)", least=MIN_TEMPERATURE
 )
 
 
-def _checked(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
+ABOVE_0_TO_1 = _number("a number above 0 and at most 1", above=0, most=1)
+FROM_0_TO_1 = _number("a number from 0 to 1", least=0, most=1)
+FINITE = _number("a finite number")
+SWITCH = Check(lambda v: isinstance(v, bool), "True or False")
+
+
+def _checked(
+    default: Any, check: Check, help: str = "", *, neutral: bool = False, needs: str | None = None, type: Any = None
+) -> Any:
     """Returns a dataclass field of ``Options`` with its default and check.
 
     Args:
         default: its value if neither the call nor the folder sets it.
         check: a test of a value, and a description of valid values for messages.
+        help: a line of help; options without one are those of Python alone.
         neutral: True if the default may be given with every method.
         needs: another option without which this option has no effect.
+        type: the type on the command line, if it differs from the field's.
     """
-    return field(default=default, metadata={"check": check, "neutral": neutral, "needs": needs})
+    metadata = {"check": check, "help": help, "neutral": neutral, "needs": needs, "type": type}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,43 +212,69 @@ class Options:
         given: names of the options that the call itself set; not an option.
     """
 
-    max_new_tokens: int | None = _checked(None, _whole(1))
-    max_length: int | None = _checked(None, _whole(1))
-    min_new_tokens: int = _checked(0, _whole(0))
-    min_length: int = _checked(0, _whole(0))
-    do_sample: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"), neutral=True)
-    seed: int | Sequence[int] | None = _checked(None, SEEDS)
-    temperature: float = _checked(1.0, TEMPERATURE)
-    top_k: int = _checked(0, _whole(0))
-    top_p: float = _checked(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
-    min_p: float = _checked(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"))
-    typical_p: float = _checked(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
-    num_beams: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
-    num_return_sequences: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
-    length_penalty: float = _checked(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
-    early_stopping: bool | str = _checked(False, STOPPING)
-    repetition_penalty: float = _checked(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "a number above 0"))
-    presence_penalty: float = _checked(0.0, _number(lambda v: True, "a finite number"))
-    frequency_penalty: float = _checked(0.0, _number(lambda v: True, "a finite number"))
-    no_repeat_ngram_size: int = _checked(0, _whole(0))
+    max_new_tokens: int | None = _checked(None, _whole(1), "maximum length of an output, in tokens")
+    max_length: int | None = _checked(None, _whole(1), "maximum length with the prompt, in tokens")
+    min_new_tokens: int = _checked(0, _whole(0), "minimum length of an output, in tokens")
+    min_length: int = _checked(0, _whole(0), "minimum length with the prompt, in tokens")
+    do_sample: bool = _checked(False, SWITCH, "sample tokens (=false: take the most likely)", neutral=True)
+    seed: int | Sequence[int] | None = _checked(None, SEEDS, "seed of the sampling", type=int)
+    temperature: float = _checked(1.0, TEMPERATURE, "divisor of the logits: below 1 less random, above 1 more")
+    top_k: int = _checked(0, _whole(0), "sample from this many most likely tokens; for labels, show this many")
+    top_p: float = _checked(1.0, ABOVE_0_TO_1, "sample from the most likely tokens with this total probability")
+    min_p: float = _checked(0.0, FROM_0_TO_1, "sample from tokens with at least this share of the highest probability")
+    typical_p: float = _checked(1.0, ABOVE_0_TO_1, "sample from typical tokens with this total probability")
+    num_beams: int = _checked(1, _whole(1, MAX_WIDTH), "beams; 1 is greedy", neutral=True)
+    num_return_sequences: int = _checked(
+        1, _whole(1, MAX_WIDTH), "outputs of each input: samples, or the best beams", neutral=True
+    )
+    length_penalty: float = _checked(
+        1.0,
+        _number("a number from -10 to 10", least=-10, most=10),
+        "a beam's score is divided by its length to this power",
+    )
+    early_stopping: bool | str = _checked(
+        False, STOPPING, "stop when num-beams outputs are finished", type=bool | Literal["never"]
+    )
+    repetition_penalty: float = _checked(
+        1.0, _number("a number above 0", least=1 / MAX_NUMBER), "above 1: tokens that occurred are less likely"
+    )
+    presence_penalty: float = _checked(0.0, FINITE, "subtracted from the scores of generated tokens")
+    frequency_penalty: float = _checked(
+        0.0, FINITE, "subtracted from a token's score for each time that it was generated"
+    )
+    no_repeat_ngram_size: int = _checked(0, _whole(0), "n-grams of this size occur only once; 0 for no limit")
     encoder_no_repeat_ngram_size: int = _checked(0, _whole(0))
-    bad_words_ids: Sequence[Sequence[int]] = _checked((), (_words, "a list of lists of token ids, none empty"))
-    suppress_tokens: Sequence[int] = _checked((), (_ids, "a list of token ids"))
-    begin_suppress_tokens: Sequence[int] = _checked((), (_ids, "a list of token ids"))
-    forced_bos_token_id: int | None = _checked(None, (_id, "a token id"))
+    bad_words_ids: Sequence[Sequence[int]] = _checked((), Check(_words, "a list of lists of token ids, none empty"))
+    suppress_tokens: Sequence[int] = _checked((), Check(_ids, "a list of token ids"))
+    begin_suppress_tokens: Sequence[int] = _checked((), Check(_ids, "a list of token ids"))
+    forced_bos_token_id: int | None = _checked(None, Check(_id, "a token id"))
     forced_eos_token_id: int | Sequence[int] | None = _checked(None, ONE_OR_MORE_IDS)
-    renormalize_logits: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"))
-    stop_strings: Sequence[str] = _checked((), TEXTS)
-    prefill_chunk_size: int = _checked(0, _whole(0))
+    renormalize_logits: bool = _checked(False, SWITCH)
+    stop_strings: Sequence[str] = _checked(
+        (), TEXTS, "end an output after one of these texts; write inputs before this option", type=tuple[str, ...]
+    )
+    prefill_chunk_size: int = _checked(0, _whole(0), "read a long prompt in chunks of this many tokens; 0 for at once")
     cache_implementation: str = _checked("dynamic", CACHES, neutral=True)
-    context_keep: int = _checked(0, _whole(0))
+    context_keep: int = _checked(0, _whole(0), "last tokens read again when the context is full; 0 for half of it")
     assistant_model: Any = _checked(None, ASSISTANT)  # noqa: RUF009 (immutable)
     num_assistant_tokens: int = _checked(5, _whole(1, MAX_WIDTH), needs="assistant_model")
-    prompt_lookup_num_tokens: int = _checked(0, _whole(0, MAX_WIDTH), neutral=True)
-    penalty_alpha: float = _checked(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"), neutral=True)
-    num_beam_groups: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
+    prompt_lookup_num_tokens: int = _checked(
+        0,
+        _whole(0, MAX_WIDTH),
+        "prompt lookup: propose this many tokens that followed the same text earlier",
+        neutral=True,
+    )
+    penalty_alpha: float = _checked(
+        0.0, FROM_0_TO_1, "contrastive search: factor of the similarity penalty, 0 to 1", neutral=True
+    )
+    num_beam_groups: int = _checked(
+        1, _whole(1, MAX_WIDTH), "groups of beams that differ from each other", neutral=True
+    )
     diversity_penalty: float = _checked(
-        0.0, _number(lambda v: v >= 0, "a number of 0 or more"), needs="num_beam_groups"
+        0.0,
+        _number("a number of 0 or more", least=0),
+        "penalty for tokens that another group chose, above 0",
+        needs="num_beam_groups",
     )
     force_words_ids: Sequence[Sequence[Any]] = _checked((), FORCED_WORDS)
     given: frozenset[str] = field(default=frozenset(), compare=False)
@@ -258,48 +311,27 @@ class Options:
         return replace(self, seed=[self.seed[row] for row in rows])
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodingSettings(Settings):
-    """Decoding options, with names and meanings as in transformers; None: the value in the model folder."""
-
-    num_beams: int | None = option("beams; 1 is greedy", least=1)
-    num_return_sequences: int | None = option("outputs of each input: samples, or the best beams", least=1)
-    length_penalty: float | None = option("a beam's score is divided by its length to this power")
-    early_stopping: bool | Literal["never"] | None = option("stop when num-beams outputs are finished")
-    max_new_tokens: int | None = option("maximum length of an output, in tokens", least=1)
-    max_length: int | None = option("maximum length with the prompt, in tokens", least=1)
-    min_new_tokens: int | None = option("minimum length of an output, in tokens", least=0)
-    min_length: int | None = option("minimum length with the prompt, in tokens", least=0)
-    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no limit", least=0)
-    repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
-    presence_penalty: float | None = option("subtracted from the scores of generated tokens")
-    frequency_penalty: float | None = option("subtracted from a token's score for each time that it was generated")
-    do_sample: bool | None = option("sample tokens (=false: take the most likely)")
-    temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
-    top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
-    top_p: float | None = option("sample from the most likely tokens with this total probability", above=0, most=1)
-    min_p: float | None = option(
-        "sample from tokens with at least this share of the highest probability", least=0, most=1
-    )
-    typical_p: float | None = option("sample from typical tokens with this total probability", above=0, most=1)
-    seed: int | None = option("seed of the sampling", least=0)
-    stop_strings: tuple[str, ...] | None = option(
-        "end an output after one of these texts; write inputs before this option"
-    )
-    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
-    prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
-    context_keep: int | None = option("last tokens read again when the context is full; 0 for half of it", least=0)
-    prompt_lookup_num_tokens: int | None = option(
-        "prompt lookup: propose this many tokens that followed the same text earlier", least=0
-    )
-    penalty_alpha: float | None = option(
-        "contrastive search: factor of the similarity penalty, 0 to 1", least=0, most=1
-    )
-    num_beam_groups: int | None = option("groups of beams that differ from each other", least=1)
-    diversity_penalty: float | None = option("penalty for tokens that another group chose, above 0", least=0)
+def _settings_class() -> type[Settings]:
+    """Returns the class of the options that the command line and the server take: those of ``Options`` with a help."""
+    hints = get_type_hints(Options)
+    taken = [
+        (f.name, (f.metadata["type"] or hints[f.name]) | None, option(f.metadata["help"], **f.metadata["check"].bounds))
+        for f in fields(Options)
+        if f.metadata.get("help")
+    ]
+    taken.append(("batch_tokens", int | None, option("maximum tokens of a batch, with padding", least=1)))
+    text = "Decoding options, with names and meanings as in transformers; None: the value in the model folder."
+    namespace = {"__doc__": text, "__module__": __name__}
+    return make_dataclass("DecodingSettings", taken, bases=(Settings,), namespace=namespace, frozen=True, kw_only=True)
 
 
-FIELDS = {option.name: option for option in fields(Options) if option.metadata}
+if TYPE_CHECKING:
+    DecodingSettings = Settings
+else:
+    DecodingSettings = _settings_class()
+
+
+FIELDS = {f.name: f for f in fields(Options) if f.metadata}
 
 
 @cache
@@ -356,9 +388,9 @@ def check_option(name: str, value: Any, where: str = "") -> None:
     """Raises ``HeedfulError`` for an unknown option or a value out of range; None is unset."""
     if name not in NAMES:
         raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
-    test, words = FIELDS[name].metadata["check"]
-    if value is not None and not test(value):
-        raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
+    check: Check = FIELDS[name].metadata["check"]
+    if value is not None and not check.test(value):
+        raise HeedfulError(f"{where}{name} is {_shown(value)}; give {check.words}")
 
 
 def _options_not_none(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
