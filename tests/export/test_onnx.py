@@ -159,7 +159,7 @@ def test_weights_that_one_file_cannot_hold_leave_nothing(tmp_path: Path, monkeyp
         return {}
 
     save(randomised(CASES["pictures"][0]), tmp_path / "model")
-    monkeypatch.setattr("heedful.export.onnx_writer.write_onnx_file", written)
+    monkeypatch.setattr("heedful.export.onnx_writer.write_file", written)
     with pytest.raises(HeedfulError, match=r"remove \.onnx from --out"):
         export(tmp_path / "model", "onnx", tmp_path / "big.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

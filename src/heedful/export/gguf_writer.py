@@ -63,7 +63,7 @@ END_KEYS = ("eos", "eot", "eom")  # keys for the tokens that end a text
 GENERATION = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 
 
-def write_gguf_file(source: Path, file: Path, quantization: str | None = None) -> dict[str, Any]:
+def write_file(source: Path, file: Path, quantization: str | None = None) -> dict[str, Any]:
     """Writes one GGUF ``file``: the model of ``source``, with its tokenizer and chat template.
 
     Args:

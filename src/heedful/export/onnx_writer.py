@@ -30,12 +30,12 @@ OPSET = 20
 
 def write(source: Path, out: Path) -> dict[str, Any]:
     """Writes the folder ``out``: the traced model of ``source``, its tokenizer, preprocessing and configuration."""
-    details = write_onnx_file(source, out / GRAPH)
+    details = write_file(source, out / GRAPH)
     copy_configuration(source, out)
     return {**details, "beside": copy_beside(source, out)}
 
 
-def write_onnx_file(source: Path, file: Path) -> dict[str, Any]:
+def write_file(source: Path, file: Path) -> dict[str, Any]:
     """Writes one ``file``: the traced graph of the model of ``source``, with its weights.
 
     The exporter puts weights of more than two gigabytes into a second file.
