@@ -71,10 +71,11 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
-        compiled_decoding: if True, speeds up decoding; it does not use ``torch.compile``. On a CPU, steps of a few rows run C++
-            code that g++ compiles in a few seconds, once for a processor (``heedful.kernels.few_rows``); without g++ a
-            warning is logged, and nothing else changes. The decoder's weights are then in memory twice. On an NVIDIA
-            GPU ``generate`` captures decoding steps as CUDA graphs and replays them (``heedful.kernels.captured``).
+        compiled_decoding: if True, speeds up decoding; it does not use ``torch.compile``. On a CPU, steps of a few rows
+            run C++ code that g++ compiles in a few seconds, once for a processor (``heedful.kernels.few_rows``);
+            without g++ a warning is logged, and nothing else changes. The decoder's weights are then in memory twice.
+            On an NVIDIA GPU ``generate`` captures decoding steps as CUDA graphs and replays them
+            (``heedful.kernels.captured``).
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a

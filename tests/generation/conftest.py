@@ -54,15 +54,15 @@ GPT2 = [
 @dataclass
 class Pair:
     ours: Any
-    theirs: Any
+    hub_name: Any
 
     def reference(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> tuple[list[list[int]], Tensor]:
         """Rows, without padding, and beam scores from transformers."""
         mask = torch.ones_like(ids) if mask is None else mask.long()
-        out = self.theirs.generate(
+        out = self.hub_name.generate(
             ids, attention_mask=mask, return_dict_in_generate=True, output_scores=True, do_sample=False, **options
         )
-        new = 1 if self.theirs.config.is_encoder_decoder else ids.size(1)
+        new = 1 if self.hub_name.config.is_encoder_decoder else ids.size(1)
         copies = len(out.sequences) // len(ids)
         rows = []
         for i, row in enumerate(out.sequences.tolist()):

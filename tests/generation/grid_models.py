@@ -59,7 +59,7 @@ LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bar
 @dataclass(frozen=True)
 class Both:
     ours: Any
-    theirs: Any
+    hub_name: Any
     prefix: int | None  # tokens before the first new one: the start token's 1, or a decoder's own prompt
 
 
@@ -137,7 +137,7 @@ def theirs_alone(pair: Both, row: tuple[int, ...], **options: Any) -> tuple[list
     if presence or frequency:
         more.append(CountPenalty(width, presence, frequency))
     with in_float64():
-        out = pair.theirs.generate(
+        out = pair.hub_name.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,

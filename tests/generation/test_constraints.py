@@ -198,7 +198,7 @@ OLD = {"num_beams": 3, "max_length": 14, "bad_words_ids": [[3]], "forced_eos_tok
 def marian(pairs, tmp_path):
     """A folder as transformers wrote it, without a generation config."""
     pair = pairs["marian"](1)
-    pair.theirs.save_pretrained(tmp_path)
+    pair.hub_name.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     return pair, tmp_path
 

@@ -24,7 +24,7 @@ METHODS = {
 def forced(pair, source: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
     """log p of each token of a row after its first, all at once."""
     pair.ours.eval()
-    logits = pair.ours(source[None], row[None]) if pair.theirs.config.is_encoder_decoder else pair.ours(row[None])
+    logits = pair.ours(source[None], row[None]) if pair.hub_name.config.is_encoder_decoder else pair.ours(row[None])
     return logits[0, :-1].log_softmax(-1).gather(1, row[1:, None])[:, 0]
 
 

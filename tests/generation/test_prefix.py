@@ -42,7 +42,7 @@ def test_as_in_transformers(pairs, prompts, plain, options, width):
         pair, (ids, mask) = pairs["marian"](seed), prompts(LENGTHS, "right", seed)
         begun = prompts([width] * 4, seed=seed + 9)[0]
         made = decode(pair.ours, ids, mask, decoder_input_ids=begun, **options)
-        theirs = pair.theirs.generate(
+        theirs = pair.hub_name.generate(
             ids, attention_mask=mask.long(), decoder_input_ids=begun, do_sample=False, **options
         )
         for row, other in zip(plain(made.ids, made.lengths), theirs.tolist(), strict=True):

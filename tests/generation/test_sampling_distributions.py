@@ -46,7 +46,7 @@ def expected(scores: Tensor, ids: Tensor, given: Tensor, prompt: int, options: d
     more = transformers.LogitsProcessorList([CountPenalty(prompt, *counts)] if any(counts) else [])
     said = {"top_k": 0, **options, "do_sample": True}  # theirs takes 50 where nobody says
     config = transformers.GenerationConfig(**said)
-    model = both("gpt2").theirs
+    model = both("gpt2").hub_name
     model._prepare_special_tokens(config, device="cpu")
     processors = model._get_logits_processor(
         config, prompt, encoder_input_ids=given, prefix_allowed_tokens_fn=None, logits_processor=more, device="cpu"

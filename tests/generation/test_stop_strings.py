@@ -198,7 +198,7 @@ def test_any_object_that_decodes_serves():
 def compared(pair, tokenizer, ids, strings, **options):
     """Ours and transformers' rows, without padding at the end."""
     made = decode(pair.ours, ids, stop_strings=strings, tokenizer=tokenizer, **options)
-    out = pair.theirs.generate(
+    out = pair.hub_name.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         stop_strings=strings,

@@ -188,7 +188,7 @@ def test_a_key_of_the_configuration_that_is_not_read(published: Published, monke
     """The epsilon of the norms: folders are written and read alike, and only another program sees it."""
     folder = published("gpt2", layer_norm_epsilon=0.1)
     gpt2, name = model_types.MODEL_TYPES["gpt2"], "layer_norm_epsilon"
-    keys = tuple(replace(key, theirs="eps") if key.theirs == name else key for key in gpt2.config_keys)
+    keys = tuple(replace(key, hub_name="eps") if key.hub_name == name else key for key in gpt2.config_keys)
     monkeypatch.setitem(model_types.MODEL_TYPES, "gpt2", replace(gpt2, config_keys=keys))
     report = verify(folder)
     assert LOGITS <= verdicts(report, "failed") <= LOGITS | {"greedy text"}, "a key that is not read is kept on saving"

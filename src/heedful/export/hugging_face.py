@@ -54,8 +54,8 @@ def load_expressible(source: Path) -> Model:
 
 def stored_dtype(source: Path) -> str | None:
     """Returns the dtype that ``config.json`` gives, such as "float16"; None if it gives none."""
-    theirs, _ = read_configs(source)
-    return theirs.get("dtype", theirs.get("torch_dtype"))
+    hub, _ = read_configs(source)
+    return hub.get("dtype", hub.get("torch_dtype"))
 
 
 def check_expressible(config: ModelConfig, remedy: str = "change these fields") -> None:
@@ -79,20 +79,20 @@ def check_expressible(config: ModelConfig, remedy: str = "change these fields") 
 def inexpressible_fields(config: ModelConfig, model_type: ModelType, architecture: Architecture) -> list[str]:
     """Returns the fields of a configuration that an architecture cannot express."""
     ours = flat(config)
-    theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type.name}
+    hub: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type.name}
     config_keys, missing = (*model_type.config_keys, *architecture.config_keys), []
     for config_key in config_keys:
         try:
-            config_key.write(ours, theirs)
+            config_key.write(ours, hub)
         except Inexpressible as error:
             missing.append(str(error))
     implied = {
-        config_key.theirs: config_key.from_config(ours)
+        config_key.hub_name: config_key.from_config(ours)
         for config_key in config_keys
         if isinstance(config_key, StoredTensor)
     }
     try:
-        read_back = flat(model_type.read(theirs, architecture, implied))
+        read_back = flat(model_type.read(hub, architecture, implied))
     except HeedfulError:
         read_back = {}
     return sorted({*missing, *_different(ours, read_back)})

@@ -49,17 +49,17 @@ def _pair_metrics(sums: NDArray[Any]) -> Metrics:
     }
 
 
-def win_scores(ours: ArrayLike, theirs: ArrayLike) -> Sums:
+def win_scores(ours: ArrayLike, hub: ArrayLike) -> Sums:
     """Returns the scores of comparisons of one model's answers with another's; their metric is ``win_rate``.
 
-    It is the percentage of comparisons in which ``ours`` is higher than ``theirs``, a tie counting one half. Both are
+    It is the percentage of comparisons in which ``ours`` is higher than ``hub``, a tie counting one half. Both are
     (N,) for N prompts, or (N, K) for K answers to each; intervals then draw prompts, not answers.
 
     >>> from heedful.metrics.example_scores import overall
     >>> overall(win_scores([1, 1, 0, 1], [0, 1, 1, 0]))
     {'win_rate': 62.5}
     """
-    points = _points(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+    points = _points(np.asarray(ours, dtype=np.float64) - np.asarray(hub, dtype=np.float64))
     points = points.reshape(len(points), -1)
     return Sums(np.stack([points.sum(1), np.full(len(points), points.shape[1])], axis=1), _win_rate)
 

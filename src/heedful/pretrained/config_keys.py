@@ -1,8 +1,8 @@
 """Reversible config keys: keys of a Hugging Face ``config.json`` ↔ fields of our configuration.
 
-In names and docstrings, "theirs" is the ``config.json`` and "ours" is Heedful's configuration, flat (``flat_config``).
-``read`` fills our flat configuration from theirs, ``write`` theirs from ours. ``write`` raises ``Inexpressible`` for a
-value that their layout lacks.
+In names and docstrings, "hub" is the ``config.json`` and "ours" is Heedful's configuration, flat (``flat_config``).
+``read`` fills our flat configuration from the Hub's, ``write`` the Hub's from ours. ``write`` raises ``Inexpressible``
+for a value that their layout lacks.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class ConfigKey:
     """Key of a Hugging Face ``config.json`` that sets a field of our configuration, or several fields to one value.
 
     Attributes:
-        theirs: name of the key.
+        hub_name: name of the key.
         ours: path of our field, or paths of several.
         default: value of an absent key; its type is the type of all values.
         words: maps values of ``config.json`` to ours; if several map to the same value of ours, the first is written.
-        fallback: key to read instead if ``theirs`` is absent or null.
+        fallback: key to read instead if ``hub`` is absent or null.
         minimum: smallest allowed whole number.
         null: True if null is accepted.
     """
 
-    theirs: str
+    hub_name: str
     ours: str | tuple[str, ...]
     default: Any
     words: Mapping[Any, Any] | None = None
@@ -77,29 +77,31 @@ class ConfigKey:
         """Paths of our fields."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our fields in ``ours`` from ``theirs``, the content of ``config.json``.
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our fields in ``ours`` from ``hub``, the content of ``config.json``.
 
         ``stored`` holds the values that follow from the folder's tensors.
         """
-        value = theirs.get(self.theirs, None if self.fallback else self.default)
+        value = hub.get(self.hub_name, None if self.fallback else self.default)
         if value is None and self.fallback:
-            value = theirs.get(self.fallback, self.default)
-        checked(self.theirs, value, None if self.null and value is None else self.default)
+            value = hub.get(self.fallback, self.default)
+        checked(self.hub_name, value, None if self.null and value is None else self.default)
         if type(value) is int and isinstance(self.default, int | None) and value < self.minimum:
-            raise HeedfulError(f"{self.theirs} is {value}; it must be {self.minimum} or more")
+            raise HeedfulError(f"{self.hub_name} is {value}; it must be {self.minimum} or more")
         if self.words is not None:
             if value not in self.words:
-                raise HeedfulError(f"{self.theirs} is {value!r}; only {', '.join(map(repr, self.words))} are supported")
+                raise HeedfulError(
+                    f"{self.hub_name} is {value!r}; only {', '.join(map(repr, self.words))} are supported"
+                )
             value = self.words[value]
         ours.update(dict.fromkeys(self.fields, value))
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets this key in ``theirs``, the content of ``config.json``, from our fields in ``ours``."""
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets this key in ``hub``, the content of ``config.json``, from our fields in ``ours``."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         value = ours[self.fields[0]]
-        theirs[self.theirs] = value if self.words is None else self._word_for(value)
+        hub[self.hub_name] = value if self.words is None else self._word_for(value)
 
     def _word_for(self, value: Any) -> Any:
         """Returns the first word of ``config.json`` that maps to our value."""
@@ -113,16 +115,16 @@ class ConfigKey:
 class WordKey(ConfigKey):
     """Key of ``config.json`` whose value is a word, such as T5's "gated-gelu", that sets several of our fields."""
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our fields in ``ours`` to the values that the word in ``config.json`` (``theirs``) stands for."""
-        word, words = theirs.get(self.theirs, self.default), self.words or {}
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our fields in ``ours`` to the values that the word in ``config.json`` (``hub``) stands for."""
+        word, words = hub.get(self.hub_name, self.default), self.words or {}
         if not isinstance(word, str) or word not in words:
-            raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
+            raise HeedfulError(f"{self.hub_name} is {word!r}; only {', '.join(map(repr, words))} are supported")
         ours.update(zip(self.fields, words[word], strict=True))
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key in ``config.json`` (``theirs``) to the first word that stands for the values of our fields."""
-        theirs[self.theirs] = self._word_for(tuple(ours.get(name) for name in self.fields))
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key in ``config.json`` (``hub``) to the first word that stands for the values of our fields."""
+        hub[self.hub_name] = self._word_for(tuple(ours.get(name) for name in self.fields))
 
 
 @dataclass(frozen=True)
@@ -135,21 +137,21 @@ class TokenIdKey(ConfigKey):
     several: bool = False
     required: bool = False  # their configuration refuses null
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our token id, or list of token ids, from the content of ``config.json`` (``theirs``)."""
-        value = theirs.get(self.theirs, self.default)
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our token id, or list of token ids, from the content of ``config.json`` (``hub``)."""
+        value = hub.get(self.hub_name, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
         for token_id in ids:
-            checked(self.theirs, token_id, None)
+            checked(self.hub_name, token_id, None)
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key in ``config.json`` (``theirs``) to a token id, a list of token ids, or null."""
-        super().write(ours, theirs)
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key in ``config.json`` (``hub``) to a token id, a list of token ids, or null."""
+        super().write(ours, hub)
         if self.several:
-            ids = theirs[self.theirs]
-            theirs[self.theirs] = ids if len(ids) > 1 else next(iter(ids), None)
-        if self.required and theirs[self.theirs] is None:
+            ids = hub[self.hub_name]
+            hub[self.hub_name] = ids if len(ids) > 1 else next(iter(ids), None)
+        if self.required and hub[self.hub_name] is None:
             raise Inexpressible(self.fields[0])
 
 
@@ -162,55 +164,55 @@ class SizeKey(ConfigKey):
 
     square: bool = False
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets the image size in pixels in ``ours`` from ``theirs``, the content of ``config.json``."""
-        value = theirs.get(self.theirs, self.default)
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets the image size in pixels in ``ours`` from ``hub``, the content of ``config.json``."""
+        value = hub.get(self.hub_name, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
-            raise HeedfulError(f"{self.theirs} is {value!r}; it must be a whole number or two whole numbers")
+            raise HeedfulError(f"{self.hub_name} is {value!r}; it must be a whole number or two whole numbers")
         if self.square and sides[0] != sides[1]:
-            raise HeedfulError(f"{self.theirs} is {value!r}; only squares are supported")
+            raise HeedfulError(f"{self.hub_name} is {value!r}; only squares are supported")
         ours[self.fields[0]] = sides[0] if self.square else sides
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the size in ``config.json`` (``theirs``): one number if the sides are equal, else a pair."""
-        super().write(ours, theirs)
-        if not self.square and len(set(theirs[self.theirs])) == 1:
-            theirs[self.theirs] = theirs[self.theirs][0]
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the size in ``config.json`` (``hub``): one number if the sides are equal, else a pair."""
+        super().write(ours, hub)
+        if not self.square and len(set(hub[self.hub_name])) == 1:
+            hub[self.hub_name] = hub[self.hub_name][0]
 
 
 @dataclass(frozen=True)
 class LabelKeys(ConfigKey):
     """Key ``id2label`` of ``config.json``, whose length is our number of labels; ``save`` writes the names later."""
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the number of labels: the length of ``id2label``, or else ``num_labels``, or else 2."""
-        names, number = label_names(theirs), theirs.get("num_labels", self.default)
+        names, number = label_names(hub), hub.get("num_labels", self.default)
         ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets placeholders as label names: ``LABEL_0``, ``LABEL_1``, ..."""
-        super().write(ours, theirs)
-        theirs.update(label_tables([f"LABEL_{i}" for i in range(theirs[self.theirs])]))
+        super().write(ours, hub)
+        hub.update(label_tables([f"LABEL_{i}" for i in range(hub[self.hub_name])]))
 
 
 @dataclass(frozen=True)
 class StoredTensor(ConfigKey):
-    """Boolean field of our configuration that is True if the tensor ``theirs`` is stored and not all zeros."""
+    """Boolean field of our configuration that is True if the tensor ``hub`` is stored and not all zeros."""
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns True if the tensor is among the stored ones and not all zeros."""
-        return self.theirs in tensors and bool(tensors[self.theirs].any())
+        return self.hub_name in tensors and bool(tensors[self.hub_name].any())
 
     def from_config(self, ours: Flat) -> bool:
         """Returns the value that the tensors of a model with this configuration will imply once it is saved."""
         return bool(ours.get(self.fields[0]))
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our field to the value that the stored tensors imply."""
-        ours[self.fields[0]] = stored.get(self.theirs, self.default)
+        ours[self.fields[0]] = stored.get(self.hub_name, self.default)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Writes nothing, because the stored tensor implies the value."""
 
 
@@ -218,40 +220,40 @@ class StoredTensor(ConfigKey):
 class OnlyValue:
     """Key of ``config.json`` that changes the computation, and of which only one value is supported."""
 
-    theirs: str
+    hub_name: str
     value: Any
     default: Any  # value of an absent key
 
-    def matches(self, theirs: Mapping[str, Any]) -> bool:
+    def matches(self, hub: Mapping[str, Any]) -> bool:
         """Returns True if the key has the supported value."""
-        return theirs.get(self.theirs, self.default) == self.value
+        return hub.get(self.hub_name, self.default) == self.value
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` if the key has a value that is not supported."""
-        if not self.matches(theirs):
-            other = theirs.get(self.theirs, self.default)
-            raise HeedfulError(f"{self.theirs} is {other!r}; only {self.value!r} is supported")
+        if not self.matches(hub):
+            other = hub.get(self.hub_name, self.default)
+            raise HeedfulError(f"{self.hub_name} is {other!r}; only {self.value!r} is supported")
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the key to the supported value, unless an absent key means this value."""
         if self.value != self.default:
-            theirs[self.theirs] = self.value
+            hub[self.hub_name] = self.value
 
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
     """Key ``layer_types`` of ``config.json``, the layers' attention types: checked here, read by ``WindowKeys``."""
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` for an unknown attention type."""
-        kinds = theirs.get(self.theirs)
+        kinds = hub.get(self.hub_name)
         if kinds is None:
             return
-        checked(self.theirs, kinds, [])
+        checked(self.hub_name, kinds, [])
         for kind in kinds:
             if kind not in LAYER_TYPES:
                 raise HeedfulError(
-                    f"{self.theirs} names {kind!r}; only {', '.join(map(repr, LAYER_TYPES))} are supported"
+                    f"{self.hub_name} names {kind!r}; only {', '.join(map(repr, LAYER_TYPES))} are supported"
                 )
 
 
@@ -259,15 +261,15 @@ class LayerTypesKey(OnlyValue):
 class WrittenKey:
     """Constant key of ``config.json`` that is written for other programs and not read."""
 
-    theirs: str
+    hub_name: str
     value: Any
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Does nothing, because no field of ours corresponds to the key."""
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key in ``config.json`` (``theirs``)."""
-        theirs[self.theirs] = self.value
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key in ``config.json`` (``hub``)."""
+        hub[self.hub_name] = self.value
 
 
 AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
@@ -278,12 +280,12 @@ def required_values(**values: Any) -> tuple[OnlyValue, ...]:
     return tuple(OnlyValue(key, value, value) for key, value in values.items())
 
 
-def label_names(theirs: Mapping[str, Any]) -> list[str]:
+def label_names(hub: Mapping[str, Any]) -> list[str]:
     """Returns the label names of a ``config.json``, ordered by id; [] if it has none.
 
     Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are neither text nor whole numbers.
     """
-    table = theirs.get("id2label")
+    table = hub.get("id2label")
     if not isinstance(table, Mapping):
         if table is not None:
             raise HeedfulError(f"id2label is {table!r}; give an object that maps ids to names")

@@ -36,17 +36,17 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
-    theirs = read_required_json(folder / CONFIG)
+    hub = read_required_json(folder / CONFIG)
     if (folder / GENERATION).exists():
         generation = read_required_json(folder / GENERATION)
     else:
-        generation = {key: theirs[key] for key in GENERATION_KEYS if theirs.get(key) is not None}
-        if theirs.get("force_bos_token_to_be_generated"):  # BART's older key
-            generation.setdefault("forced_bos_token_id", theirs.get("bos_token_id"))
+        generation = {key: hub[key] for key in GENERATION_KEYS if hub.get(key) is not None}
+        if hub.get("force_bos_token_to_be_generated"):  # BART's older key
+            generation.setdefault("forced_bos_token_id", hub.get("bos_token_id"))
     for key in ABOUT:
         generation.pop(key, None)
     ids = {key: generation.pop(key, None) for key in IDS}
-    return theirs | {key: value for key, value in ids.items() if value is not None}, generation
+    return hub | {key: value for key, value in ids.items() if value is not None}, generation
 
 
 def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -57,18 +57,16 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     _, rest = split_tensors(folder, read_tensors(folder))
     _, base_folder = find_base(folder, config)
     kind, classes = trained_head(folder, config, base_folder, rest)
-    theirs, generation = read_configs(base_folder)
-    model_type = model_type_of(theirs)
-    if model_type is not OWN and model_type.architecture_of(theirs).fixed["head.kind"] != kind:
+    hub, generation = read_configs(base_folder)
+    model_type = model_type_of(hub)
+    if model_type is not OWN and model_type.architecture_of(hub).fixed["head.kind"] != kind:
         architecture = next(
             architecture for architecture in model_type.architectures if architecture.fixed["head.kind"] == kind
         )
-        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {
-            "architectures": [architecture.name]
-        }
-    if classes is not None and classes != len(label_names(theirs)):
-        theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
-    return theirs, generation
+        hub = {key: value for key, value in hub.items() if key != "heedful"} | {"architectures": [architecture.name]}
+    if classes is not None and classes != len(label_names(hub)):
+        hub = {key: value for key, value in hub.items() if key != "id2label"} | {"num_labels": classes}
+    return hub, generation
 
 
 def home(folder: Path, *files: str) -> Path:
@@ -83,9 +81,9 @@ def home(folder: Path, *files: str) -> Path:
 
 def config_of(folder: Path) -> ModelConfig:
     """Returns the configuration of a folder's model. Fields that follow from the tensors have their default values."""
-    theirs, _ = read_configs(folder)
+    hub, _ = read_configs(folder)
     try:
-        model_type = model_type_of(theirs)
-        return model_type.read(theirs, model_type.architecture_of(theirs), {})
+        model_type = model_type_of(hub)
+        return model_type.read(hub, model_type.architecture_of(hub), {})
     except HeedfulError as error:
         raise HeedfulError(f"{folder / CONFIG}: {error}") from None

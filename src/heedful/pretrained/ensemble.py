@@ -24,14 +24,12 @@ def member_card(card: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in card.items() if name not in OF_THE_RUN}
 
 
-def load_ensemble(
-    folder: Path, theirs: Mapping[str, Any], load_member: Callable[..., Model], **options: Any
-) -> Ensemble:
+def load_ensemble(folder: Path, hub: Mapping[str, Any], load_member: Callable[..., Model], **options: Any) -> Ensemble:
     """Returns the ensemble of a folder.
 
     Args:
         folder: the folder.
-        theirs: its ``config.json``.
+        hub: its ``config.json``.
         load_member: function that loads a member's folder, with ``options``.
         **options: arguments of :func:`heedful.pretrained.load`; the head and the sizes of an ensemble cannot be
             changed.
@@ -43,7 +41,7 @@ def load_ensemble(
                 f"{folder} is an ensemble, whose members have their own {name}; leave it out, or load a member: "
                 f"{member_folder(folder)}"
             )
-    members, labels = [load_member(member, **options) for member in members_of(folder)], label_names(dict(theirs))
+    members, labels = [load_member(member, **options) for member in members_of(folder)], label_names(dict(hub))
     for path, member in zip(members_of(folder), members, strict=True):
         if list(member.labels) != labels:
             raise HeedfulError(
@@ -53,8 +51,8 @@ def load_ensemble(
     ensemble = build_empty(EnsembleConfig(members=configs))
     assert isinstance(ensemble, Ensemble)
     ensemble.members = nn.ModuleList(members)
-    ensemble.layout, ensemble.labels, ensemble.source_config = OWN.name, labels, dict(theirs)
-    ensemble.multi_label = is_multi_label(theirs)
+    ensemble.layout, ensemble.labels, ensemble.source_config = OWN.name, labels, dict(hub)
+    ensemble.multi_label = is_multi_label(hub)
     return ensemble
 
 

@@ -89,7 +89,7 @@ def _group_tied(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def match_tensors(
-    model: Model, loaded: Tensors, unknown: list[str], their_name: Callable[[str], str], may_be_fresh: bool
+    model: Model, loaded: Tensors, unknown: list[str], hub_name: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
     """Returns the loaded tensor of each parameter and buffer; raises one error for all tensors that do not fit.
 
@@ -97,7 +97,7 @@ def match_tensors(
         model: model without weights, from :func:`build_empty`.
         loaded: tensors by our names; the mapping is emptied to save memory.
         unknown: names of stored tensors that the model type does not have.
-        their_name: returns the stored name for one of our names, for messages.
+        hub_name: returns the stored name for one of our names, for messages.
         may_be_fresh: True if the head may have parameters without a stored tensor; they are initialised later.
 
     Returns:
@@ -109,23 +109,23 @@ def match_tensors(
     for first, names in _group_tied(state).items():
         candidates = {name: loaded.pop(name) for name in names if name in loaded}
         if len(candidates) > 1:
-            same({their_name(name): tensor for name, tensor in candidates.items()})
+            same({hub_name(name): tensor for name, tensor in candidates.items()})
         stored, tensor = next(iter(candidates.items()), (first, None))
         empty = state[first]
         if tensor is not None and tensor.shape == empty.shape:
             tensors[first] = tensor
             if tensor.dtype not in (FLOATS.values() if empty.is_floating_point() else (empty.dtype,)):
-                mistyped.append(f"{their_name(stored)} is {tensor.dtype}, not {empty.dtype}")
+                mistyped.append(f"{hub_name(stored)} is {tensor.dtype}, not {empty.dtype}")
         elif may_be_fresh and all(name.startswith("head.") for name in names):
             fresh.append(first)
         elif tensor is None:
-            missing.append(their_name(first))
+            missing.append(hub_name(first))
         else:
             shapes = f"{tuple(tensor.shape)}, but the configuration requires {tuple(empty.shape)}"
-            misshaped.append(f"{their_name(stored)} is {shapes}")
+            misshaped.append(f"{hub_name(stored)} is {shapes}")
     problems = {
         "missing": sorted(set(missing)),
-        "unexpected": sorted([*unknown, *map(their_name, loaded)]),
+        "unexpected": sorted([*unknown, *map(hub_name, loaded)]),
         "of another shape": misshaped,
         "of another type": mistyped,
     }
@@ -136,7 +136,7 @@ def match_tensors(
     return tensors, fresh
 
 
-def not_finite(tensors: Tensors, dtype: torch.dtype | None, their_name: Callable[[str], str]) -> list[str]:
+def not_finite(tensors: Tensors, dtype: torch.dtype | None, hub_name: Callable[[str], str]) -> list[str]:
     """Returns a message for each tensor that holds NaN, infinity or a number beyond the range of ``dtype``.
 
     The check sums each tensor, as fast as memory is read: a finite sum has finite terms. Only if the sum is not finite,
@@ -151,13 +151,11 @@ def not_finite(tensors: Tensors, dtype: torch.dtype | None, their_name: Callable
             continue
         highest = _highest(tensor)
         if math.isnan(highest):
-            problems.append(f"{their_name(name)} holds NaN")
+            problems.append(f"{hub_name(name)} holds NaN")
         elif math.isinf(highest):
-            problems.append(f"{their_name(name)} holds infinity")
+            problems.append(f"{hub_name(name)} holds infinity")
         elif dtype is not None and highest > torch.finfo(dtype).max:
-            problems.append(
-                f"{their_name(name)} holds {highest:.4g}, too large for {str(dtype).removeprefix('torch.')}"
-            )
+            problems.append(f"{hub_name(name)} holds {highest:.4g}, too large for {str(dtype).removeprefix('torch.')}")
     return problems
 
 

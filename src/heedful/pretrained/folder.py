@@ -154,18 +154,18 @@ def members_of(folder: Path) -> list[Path]:
     return [member_folder(folder, number) for number in range(len(members))]
 
 
-def is_multi_label(theirs: Mapping[str, Any]) -> bool:
+def is_multi_label(hub: Mapping[str, Any]) -> bool:
     """Returns True if ``config.json`` declares a multi-label classifier: an input has any number of labels."""
-    return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
+    return hub.get("problem_type") == MULTI_LABEL["problem_type"]
 
 
-def is_regression(theirs: Mapping[str, Any]) -> bool:
+def is_regression(hub: Mapping[str, Any]) -> bool:
     """Returns True if ``config.json`` declares a regression model.
 
     As in ``transformers``, a classifier with one output and no ``problem_type`` is a regression model.
     """
-    problem, names = theirs.get("problem_type"), theirs.get("id2label")
-    labels = len(names) if isinstance(names, Mapping) else theirs.get("num_labels", 2)
+    problem, names = hub.get("problem_type"), hub.get("id2label")
+    labels = len(names) if isinstance(names, Mapping) else hub.get("num_labels", 2)
     return problem == REGRESSION["problem_type"] or (problem is None and labels == 1)
 
 

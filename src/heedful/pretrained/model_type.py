@@ -57,13 +57,13 @@ class Architecture:
     body: tuple[Rule, ...] = ()
     prefix: str | None = None
 
-    def fits(self, theirs: Mapping[str, Any]) -> bool:
+    def fits(self, hub: Mapping[str, Any]) -> bool:
         """Returns True if the keys of a ``config.json`` have the values that this architecture requires."""
-        return all(key.matches(theirs) for key in self.config_keys if isinstance(key, OnlyValue))
+        return all(key.matches(hub) for key in self.config_keys if isinstance(key, OnlyValue))
 
 
 def rename_architectures(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
-    """Returns architectures with the name ``old`` replaced by ``new`` in theirs: ``LlamaModel`` → ``MistralModel``."""
+    """Returns architectures with ``old`` in their names replaced by ``new``: ``LlamaModel`` → ``MistralModel``."""
     return tuple(replace(architecture, name=architecture.name.replace(old, new, 1)) for architecture in architectures)
 
 
@@ -84,16 +84,16 @@ class ModelType:
     old_names: Mapping[str, str] = field(default_factory=dict)
     unnamed: str = ""
 
-    def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
-        """Returns the architecture that a ``config.json`` (``theirs``) names."""
-        names = theirs.get("architectures") or ([self.unnamed] if self.unnamed else None)
+    def architecture_of(self, hub: Mapping[str, Any]) -> Architecture:
+        """Returns the architecture that a ``config.json`` (``hub``) names."""
+        names = hub.get("architectures") or ([self.unnamed] if self.unnamed else None)
         known = [architecture.name for architecture in self.architectures]
         if not isinstance(names, list) or not names:
             raise HeedfulError(f'"architectures" is missing; add the class of the weights, one of {", ".join(known)}')
         architectures = [architecture for architecture in self.architectures if architecture.name == names[0]]
         if not architectures:
             raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
-        fitting = [architecture for architecture in architectures if architecture.fits(theirs)]
+        fitting = [architecture for architecture in architectures if architecture.fits(hub)]
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 
     def ordered(self, source: Mapping[str, Any]) -> list[Architecture]:
@@ -104,36 +104,36 @@ class ModelType:
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
         """Returns the values of our fields that follow from the stored tensors, by the name of the tensor."""
         return {
-            key.theirs: key.from_tensors(tensors)
+            key.hub_name: key.from_tensors(tensors)
             for key in (*self.config_keys, *architecture.config_keys)
             if isinstance(key, StoredTensor)
         }
 
-    def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration for a ``config.json`` (``theirs``); ``stored`` comes from :meth:`implied_by`."""
+    def read(self, hub: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
+        """Returns our configuration for a ``config.json`` (``hub``); ``stored`` comes from :meth:`implied_by`."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
-            config_key.read(theirs, ours, stored)
-        extra = theirs.get("heedful")
+            config_key.read(hub, ours, stored)
+        extra = hub.get("heedful")
         ours.update({k: v for k, v in extra.items() if k.endswith(FREE)} if isinstance(extra, Mapping) else {})
         try:
             config: ModelConfig = Config.from_dict(nested(ours))  # type: ignore[assignment]  # the kind is a model's
             _check_start(config)
             return config
         except HeedfulError as error:
-            key = self._their_key(architecture, str(error).partition(" ")[0])
+            key = self._hub_key(architecture, str(error).partition(" ")[0])
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
 
-    def _their_key(self, architecture: Architecture, path: str) -> str | None:
+    def _hub_key(self, architecture: Architecture, path: str) -> str | None:
         """Returns the key of ``config.json`` that sets our field, such as "dropout.hidden"; None if there is none."""
         named = [
-            (field, config_key.theirs)
+            (field, config_key.hub_name)
             for config_key in (*architecture.config_keys, *self.config_keys)
             if isinstance(config_key, ConfigKey)
             for field in config_key.fields
         ]
         ends = (path, path.rpartition(".")[2])
-        return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
+        return next((hub for end in ends for field, hub in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
         """Returns the ``config.json`` for our configuration, or None if reading it back would give another model."""
@@ -142,19 +142,19 @@ class ModelType:
         if config.kind != fixed["kind"] or config.head.kind != fixed.get("head.kind", config.head.kind):
             return None
         ours = flat(config)
-        theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
+        hub: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)
         try:
             for config_key in config_keys:
-                config_key.write(ours, theirs)
-            implied = {key.theirs: key.from_config(ours) for key in config_keys if isinstance(key, StoredTensor)}
-            reread = flat(self.read(theirs, architecture, implied))
+                config_key.write(ours, hub)
+            implied = {key.hub_name: key.from_config(ours) for key in config_keys if isinstance(key, StoredTensor)}
+            reread = flat(self.read(hub, architecture, implied))
         except (Inexpressible, HeedfulError):
             return None
         extra = {path: value for path, value in ours.items() if path not in reread or reread[path] != value}
         if reread.keys() != ours.keys() or not all(path.endswith(FREE) for path in extra):
             return None
-        return theirs | ({"heedful": extra} if extra else {})
+        return hub | ({"heedful": extra} if extra else {})
 
     def names(self, stored: Tensors, architecture: Architecture) -> Tensors:
         """Returns the stored tensors by their current names, without the prefix that only some files have."""
@@ -196,11 +196,11 @@ class ModelType:
         prefix = self._prefix(architecture)
         return {prefix + name: tensor for name, tensor in body.items()} | head
 
-    def their_name(self, name: str, architecture: Architecture) -> str:
+    def hub_name_of(self, name: str, architecture: Architecture) -> str:
         """Returns the name under which the folder stores a tensor of ours, for messages."""
         prefix = self._prefix(architecture)
-        body = [prefix + theirs for rule in (*architecture.body, *self.rules) if (theirs := rule.their_name(name))]
-        head = [theirs for rule in architecture.rules if (theirs := rule.their_name(name))]
+        body = [prefix + hub for rule in (*architecture.body, *self.rules) if (hub := rule.hub_name_of(name))]
+        head = [hub for rule in architecture.rules if (hub := rule.hub_name_of(name))]
         return next(iter(head + body), name)
 
     def known(self, name: str) -> bool:

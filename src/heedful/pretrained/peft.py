@@ -146,8 +146,8 @@ def _lora_pairs(
     exact: bool,
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Returns ``{path of a linear map: (A, B)}`` on the model's device; one error names all that do not fit."""
-    their_modules = modules(model, model_type, architecture)
-    paths = {without_peft_prefix(name, model_type, architecture): parts for name, parts in their_modules.items()}
+    hub_modules = modules(model, model_type, architecture)
+    paths = {without_peft_prefix(name, model_type, architecture): parts for name, parts in hub_modules.items()}
     stored = {
         renamed(without_peft_prefix(name, model_type, architecture), model_type): (name, pair)
         for name, pair in low.items()
@@ -155,7 +155,7 @@ def _lora_pairs(
     unexpected = [name for short, (name, _) in stored.items() if short not in paths]
     missing = [
         name
-        for name in their_modules
+        for name in hub_modules
         if without_peft_prefix(name, model_type, architecture) not in stored and covers(config, name)
     ]
     misshaped: list[str] = []
@@ -184,12 +184,12 @@ def _head_tensors(model: Model, model_type: ModelType, architecture: Architectur
     names = [name for name, _ in model.named_parameters()]  # a tied parameter has its name in the embedding
     problems = [f"{name} is not in the head" for name in stored]
     for name, tensor in loaded.items():
-        their_name = model_type.their_name(name, architecture)
+        hub_name = model_type.hub_name_of(name, architecture)
         if not name.startswith("head.") or name not in names:
-            problems.append(f"{their_name} is not only in the head")
+            problems.append(f"{hub_name} is not only in the head")
         elif tensor.shape != model.get_parameter(name).shape:
             shape = tuple(model.get_parameter(name).shape)
-            problems.append(f"{their_name} is {tuple(tensor.shape)}, but the head has {shape}")
+            problems.append(f"{hub_name} is {tuple(tensor.shape)}, but the head has {shape}")
     if problems:
         raise HeedfulError(
             f"modules_to_save may list only modules of the head, but {first_few(problems)}; merge the adapter into its "
@@ -214,9 +214,9 @@ def _attach(
 def _set_labels(model: Model, folder: Path) -> None:
     """Sets label names and generation settings from our own adapter folder."""
     if (folder / CONFIG).exists():
-        theirs, generation = read_configs(folder)
-        model.labels, model.multi_label = label_names(theirs), is_multi_label(theirs)
-        model.regression = is_regression(theirs)
+        hub, generation = read_configs(folder)
+        model.labels, model.multi_label = label_names(hub), is_multi_label(hub)
+        model.regression = is_regression(hub)
         model.generation = generation or model.generation
 
 

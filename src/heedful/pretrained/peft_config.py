@@ -113,11 +113,11 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
 def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
     """Returns the kind of head that the adapter was trained with, and the number of classes that it stores."""
     base_folder = folder if (folder / CONFIG).exists() else base
-    theirs = read_required_json(base_folder / CONFIG)
+    hub = read_required_json(base_folder / CONFIG)
     try:
-        model_type = model_type_of(theirs)
-        architecture = model_type.architecture_of(theirs)
-        kind = architecture.fixed["head.kind"] if model_type is not OWN else theirs["head"]["kind"]
+        model_type = model_type_of(hub)
+        architecture = model_type.architecture_of(hub)
+        kind = architecture.fixed["head.kind"] if model_type is not OWN else hub["head"]["kind"]
         if base_folder is base and config["task_type"] in HEADS:
             kind = HEADS[config["task_type"]]
             architecture = next(

@@ -40,8 +40,8 @@ def peft_module(name: str, model_type: ModelType, architecture: Architecture) ->
     A map that is a parameter of a module with several (XLNet's attention) has the parameter's name. PEFT knows no such
     module; Heedful reads the adapter.
     """
-    theirs = model_type.their_name(name, architecture)
-    whole = theirs.removesuffix(".weight").removesuffix(".bias")
+    hub = model_type.hub_name_of(name, architecture)
+    whole = hub.removesuffix(".weight").removesuffix(".bias")
     short = without_peft_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
 
@@ -72,7 +72,7 @@ def transposed(path: str, model_type: ModelType, architecture: Architecture) -> 
     """Returns True if the model type stores our linear map at ``path`` as (in, out)."""
     for rule in (*architecture.rules, *architecture.body, *model_type.rules):
         transposes = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
-        if transposes and rule.their_name(f"{path}.weight"):
+        if transposes and rule.hub_name_of(f"{path}.weight"):
             return True
     return False
 
@@ -99,5 +99,5 @@ def set_adapter_targets(model: Model) -> None:
     model.fused = tuple(parts for parts in groups if len(parts) > 1)
     if model.config.head.kind in CLASSIFIERS:
         names = [name for name, _ in model.named_parameters() if name.startswith("head.")]
-        own = [name for name in names if any(rule.their_name(name) for rule in architecture.rules)]
+        own = [name for name in names if any(rule.hub_name_of(name) for rule in architecture.rules)]
         model.classifier = tuple(names if model_type is OWN else own)

@@ -151,21 +151,21 @@ def _load_folder(
     check_finite: bool,
 ) -> Model:
     """Returns the model of a folder that holds weights, or an ensemble, whose members' folders do."""
-    theirs, generation = read_configs(folder)
+    hub, generation = read_configs(folder)
     if is_ensemble(folder):
         options = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device, "sizes": sizes}
-        return load_ensemble(folder, theirs, _load_folder, check_finite=check_finite, **options)
+        return load_ensemble(folder, hub, _load_folder, check_finite=check_finite, **options)
     target_device = device_of(device or "cpu")
     stored: Tensors = {}
     try:
-        model_type = model_type_of(theirs)
-        architecture = model_type.architecture_of(theirs)
+        model_type = model_type_of(hub)
+        architecture = model_type.architecture_of(hub)
         stored = model_type.names(read_tensors(folder), architecture)
-        config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
+        config = model_type.read(hub, architecture, model_type.implied_by(architecture, stored))
         check_sizes(config, stored)
         pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
         pooling = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
-        requested = pooling or _requested_head(model_type, theirs, stored, config, head, num_labels)
+        requested = pooling or _requested_head(model_type, hub, stored, config, head, num_labels)
         new_config = resized(with_head(config, requested), **sizes)
         model = build_empty(new_config)
         other_head = requested.kind != config.head.kind
@@ -175,22 +175,22 @@ def _load_folder(
             loaded = {name: t for name, t in loaded.items() if not name.startswith("head.") or name in poolers}
             stored = {name: t for name, t in stored.items() if not model_type.known(name)}
         new_rows = resize_tensors(loaded, config, new_config)
-        their_name = partial(model_type.their_name, architecture=architecture)
-        tensors, fresh = match_tensors(model, loaded, list(stored), their_name, requested != config.head)
+        hub_name = partial(model_type.hub_name_of, architecture=architecture)
+        tensors, fresh = match_tensors(model, loaded, list(stored), hub_name, requested != config.head)
     except HeedfulError as error:
         file = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
         raise HeedfulError(f"{file}{error}") from None
     weight_dtype = _dtype(dtype, tensors, target_device)
     if check_finite:
-        refuse_not_finite(folder, not_finite(tensors, weight_dtype, their_name))
+        refuse_not_finite(folder, not_finite(tensors, weight_dtype, hub_name))
     tensors |= fresh_head(model, fresh)
     new_rows = [name for name in new_rows if name.partition("[")[0] in tensors]  # a tied tensor by its first name only
     fill(model, tensors, weight_dtype, target_device)
     model.layout, model.fresh, model.generation = model_type.name, [*fresh, *new_rows], generation
-    model.labels = label_names(theirs) if requested == config.head else []
-    model.multi_label = is_multi_label(theirs)
-    model.regression = isinstance(model.config.head, SequenceHead) and is_regression(theirs)
-    model.source_config = dict(theirs)
+    model.labels = label_names(hub) if requested == config.head else []
+    model.multi_label = is_multi_label(hub)
+    model.regression = isinstance(model.config.head, SequenceHead) and is_regression(hub)
+    model.source_config = dict(hub)
     if (folder / GENERATION).exists():
         model.source_ids = {key: value for key, value in read_required_json(folder / GENERATION).items() if key in IDS}
     set_adapter_targets(model)
@@ -205,7 +205,7 @@ def _source(requested: str | Path, folder: Path, revision: str | None) -> str:
 
 def _requested_head(
     model_type: ModelType,
-    theirs: Mapping[str, Any],
+    hub: Mapping[str, Any],
     stored: Tensors,
     config: ModelConfig,
     head: str | None,
@@ -224,7 +224,7 @@ def _requested_head(
         None,
     )
     if architecture is not None:
-        plain = {k: v for k, v in theirs.items() if k not in ("id2label", "num_labels", "heedful")}
+        plain = {k: v for k, v in hub.items() if k not in ("id2label", "num_labels", "heedful")}
         requested = model_type.read(plain, architecture, model_type.implied_by(architecture, stored)).head
     return head_config(with_head(config, requested), None, num_labels)
 

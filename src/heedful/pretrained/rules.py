@@ -1,7 +1,7 @@
 """Reversible tensor rules: stored names and shapes ↔ ours.
 
-"Theirs" are the tensors as the folder stores them, "ours" those of Heedful's model. A rule moves the tensors that it
-knows from one mapping to another: ``read`` from theirs to ours, ``write`` from ours to theirs.
+"Stored" are the tensors of a folder in the Hub's layout, "ours" those of Heedful's model. A rule moves the tensors that
+it knows from one mapping to another: ``read`` from stored to ours, ``write`` from ours to stored.
 Patterns have ``{i}`` for a layer's number and ``{p}`` for "weight" or "bias"; both sides share the values.
 
 Torch is imported only where tensors are joined, so that reading a configuration does not need it.
@@ -38,23 +38,23 @@ def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
 class _OneTensorRule:
     """A rule for stored tensors whose names match one pattern."""
 
-    theirs: str
+    hub_name: str
 
     def claims(self, name: str) -> bool:
         """Returns True if the rule applies to the stored tensor called ``name``."""
-        return bool(bound(self.theirs, [name]))
+        return bool(bound(self.hub_name, [name]))
 
 
 @dataclass(frozen=True)
 class _JoiningRule:
     """A rule for several stored tensors that make one tensor of ours."""
 
-    theirs: tuple[str, ...]
+    hub_name: tuple[str, ...]
     ours: str
 
     def claims(self, name: str) -> bool:
         """Returns True if the rule applies to the stored tensor called ``name``."""
-        return name in self.theirs
+        return name in self.hub_name
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,18 @@ class Rename(_OneTensorRule):
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Moves the tensors to which the rule applies from ``stored``, by stored names, to ``loaded``, by ours."""
-        for values in bound(self.theirs, list(stored)):
-            loaded[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
+        for values in bound(self.hub_name, list(stored)):
+            loaded[self.ours.format(**values)] = self.inward(stored.pop(self.hub_name.format(**values)))
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Moves the tensors to which the rule applies from ``ours`` to ``written``, by stored names."""
         for values in bound(self.ours, list(ours)):
-            written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
+            written[self.hub_name.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
 
-    def their_name(self, name: str) -> str | None:
+    def hub_name_of(self, name: str) -> str | None:
         """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
         values = bound(self.ours, [name])
-        return self.theirs.format(**values[0]) if values else None
+        return self.hub_name.format(**values[0]) if values else None
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class SplitHeads(Rename):
             weight = ours.pop(self.ours.format(**values))
             heads = ours[self.beside.format(**values)].shape
             weight = weight.t() if self.transposed else weight
-            written[self.theirs.format(**values)] = weight.unflatten(1, heads)
+            written[self.hub_name.format(**values)] = weight.unflatten(1, heads)
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class Split(_OneTensorRule):
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Splits the stored tensor into ours."""
-        for values in bound(self.theirs, list(stored)):
-            whole = stored.pop(self.theirs.format(**values))
+        for values in bound(self.hub_name, list(stored)):
+            whole = stored.pop(self.hub_name.format(**values))
             parts = self._transposed(whole).chunk(len(self.ours))
             for name, part in zip(self.ours, parts, strict=False):
                 loaded[name.format(**values)] = part
@@ -206,12 +206,12 @@ class Split(_OneTensorRule):
 
         for values in bound(self.ours[0], list(ours)):
             parts = [ours.pop(name.format(**values)) for name in self.ours]
-            written[self.theirs.format(**values)] = self._transposed(torch.cat(parts))
+            written[self.hub_name.format(**values)] = self._transposed(torch.cat(parts))
 
-    def their_name(self, name: str) -> str | None:
+    def hub_name_of(self, name: str) -> str | None:
         """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
         values = [values for pattern in self.ours for values in bound(pattern, [name])]
-        return self.theirs.format(**values[0]) if values else None
+        return self.hub_name.format(**values[0]) if values else None
 
     def _transposed(self, tensor: Tensor) -> Tensor:
         return tensor.t() if self.transposed and tensor.dim() == 2 else tensor
@@ -228,11 +228,11 @@ class Join(_JoiningRule):
         """Joins the tensors if all are stored; otherwise the stored tensors remain and are reported as unexpected."""
         import torch
 
-        if not all(name in stored for name in self.theirs):
+        if not all(name in stored for name in self.hub_name):
             return
-        rows = [stored.pop(name) for name in self.theirs]
+        rows = [stored.pop(name) for name in self.hub_name]
         if {tuple(row.shape) for row in rows} != {(1, 1, *rows[0].shape[-1:])}:
-            shapes = ", ".join(f"{name} is {tuple(row.shape)}" for name, row in zip(self.theirs, rows, strict=True))
+            shapes = ", ".join(f"{name} is {tuple(row.shape)}" for name, row in zip(self.hub_name, rows, strict=True))
             raise HeedfulError(f"{shapes}; each must have the shape (1, 1, width); use other weights")
         loaded[self.ours] = torch.cat(rows, dim=1)
 
@@ -240,11 +240,11 @@ class Join(_JoiningRule):
         """Splits our tensor into its rows."""
         if self.ours in ours:
             rows = ours.pop(self.ours).split(1, dim=1)
-            written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
+            written.update({name: row.clone() for name, row in zip(self.hub_name, rows, strict=True)})
 
-    def their_name(self, name: str) -> str | None:
+    def hub_name_of(self, name: str) -> str | None:
         """Returns the stored names of our tensor ``name``; None if the rule does not apply to it."""
-        return " + ".join(self.theirs) if name == self.ours else None
+        return " + ".join(self.hub_name) if name == self.ours else None
 
 
 @dataclass(frozen=True)
@@ -253,18 +253,18 @@ class Tie(_JoiningRule):
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Reads the first name that is stored; the tensors of the other names must be equal."""
-        copies = {name: stored.pop(name) for name in self.theirs if name in stored}
+        copies = {name: stored.pop(name) for name in self.hub_name if name in stored}
         if copies:
             loaded[self.ours] = same(copies)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Writes our tensor under the first stored name."""
         if self.ours in ours:
-            written[self.theirs[0]] = ours.pop(self.ours)
+            written[self.hub_name[0]] = ours.pop(self.ours)
 
-    def their_name(self, name: str) -> str | None:
+    def hub_name_of(self, name: str) -> str | None:
         """Returns the first stored name of our tensor ``name``; None if the rule does not apply to it."""
-        return self.theirs[0] if name == self.ours else None
+        return self.hub_name[0] if name == self.ours else None
 
 
 @dataclass(frozen=True)
@@ -273,13 +273,13 @@ class Drop(_OneTensorRule):
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Removes the tensor from ``stored``."""
-        for values in bound(self.theirs, list(stored)):
-            del stored[self.theirs.format(**values)]
+        for values in bound(self.hub_name, list(stored)):
+            del stored[self.hub_name.format(**values)]
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Writes nothing, because the tensor is not stored."""
 
-    def their_name(self, name: str) -> str | None:
+    def hub_name_of(self, name: str) -> str | None:
         """Returns None, because the rule applies to no tensor of ours."""
         return None
 
@@ -294,10 +294,10 @@ def rename_rules(rules: Iterable[Rule], prefix: str, moved: Iterable[tuple[str, 
     """
 
     def renamed(rule: Rule) -> Rule:
-        stored: Any = _each(lambda name: prefix + name, rule.theirs)
+        stored: Any = _each(lambda name: prefix + name, rule.hub_name)
         if isinstance(rule, Drop):
-            return replace(rule, theirs=stored)
-        return replace(rule, theirs=stored, ours=_each(lambda name: moved_name(name, moved), rule.ours))
+            return replace(rule, hub_name=stored)
+        return replace(rule, hub_name=stored, ours=_each(lambda name: moved_name(name, moved), rule.ours))
 
     return tuple(map(renamed, rules))
 

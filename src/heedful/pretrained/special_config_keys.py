@@ -62,18 +62,18 @@ def _positive(key: str, value: Any) -> float:
 class RotaryKeys(ConfigKey):
     """Keys of rotary positions: ``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``."""
 
-    theirs: str = "rope_parameters"
+    hub_name: str = "rope_parameters"
     ours: str = "decoder.position"
     default: float = 10000.0
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the base and scaling of our rotary positions; an error names an unsupported kind of scaling, or key."""
-        key = "rope_scaling" if theirs.get("rope_scaling") else self.theirs
-        settings = theirs.get(key) or {}
+        key = "rope_scaling" if hub.get("rope_scaling") else self.hub_name
+        settings = hub.get(key) or {}
         if not isinstance(settings, Mapping):
             raise HeedfulError(f"{key} is {settings!r}; it must be an object")
-        settings = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(settings)
-        base = settings.pop("rope_theta", theirs.get("rope_theta", self.default))
+        settings = {"partial_rotary_factor": hub.get("partial_rotary_factor")} | dict(settings)
+        base = settings.pop("rope_theta", hub.get("rope_theta", self.default))
         older_kind = settings.pop("type", "default")
         kind = settings.pop("rope_type", older_kind)
         if not isinstance(kind, str) or kind not in SCALINGS:
@@ -82,7 +82,7 @@ class RotaryKeys(ConfigKey):
         ours[f"{self.ours}.scaling"] = kind
         fields = SCALINGS[kind]
         if "original_max_position_embeddings" in fields:
-            settings.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
+            settings.setdefault("original_max_position_embeddings", hub.get("max_position_embeddings", 2048))
         for name, value in settings.items():
             if name not in fields and value not in NEUTRAL.get(name, ()):
                 raise HeedfulError(f"{key} has {name} {value!r}, which {kind!r} does not have; remove it")
@@ -94,14 +94,14 @@ class RotaryKeys(ConfigKey):
                 is_length = field == "original_length"
                 ours[f"{self.ours}.{field}"] = checked(name, value, 1) if is_length else _positive(name, value)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets ``rope_parameters``, the newer key, in ``config.json``."""
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
         scaling = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
         scaling = {name: value for name, value in scaling.items() if value is not None}
-        theirs[self.theirs] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **scaling}
+        hub[self.hub_name] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **scaling}
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,17 @@ class RepeatedKey(ConfigKey):
     ours: str
     default: Any = None
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` if the key contradicts a field that other keys have set."""
-        value = theirs.get(self.theirs)
+        value = hub.get(self.hub_name)
         our_value = value if self.words is None else self.words.get(str(value))
         if value is not None and our_value != ours[self.ours]:
             raise HeedfulError(
-                f"{self.theirs} is {value!r}, but other keys set {self.ours} to {ours[self.ours]!r}; correct one of "
+                f"{self.hub_name} is {value!r}, but other keys set {self.ours} to {ours[self.ours]!r}; correct one of "
                 "them"
             )
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Writes nothing, because the key is redundant."""
 
 
@@ -132,16 +132,16 @@ class RepeatedKey(ConfigKey):
 class PatchTokensKey(ConfigKey):
     """Number of positions of an image, which ``config.json`` lacks: the number of patches plus prefix tokens."""
 
-    theirs: str = ""
+    hub_name: str = ""
     ours: str = "encoder.position.length"
     default: int = 0
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our number of positions from the sizes of image and patches."""
         patches = PatchConfig.from_dict(nested(ours)["patches"])
         ours[self.fields[0]] = patches.tokens
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Writes nothing, because the sizes imply the number of positions."""
 
 
@@ -159,16 +159,16 @@ def one_window(ours: Flat, path: str) -> tuple[int | None, list[int | None]]:
 class WindowKeys(ConfigKey):
     """Keys of Qwen's sliding attention window. Each layer has the window, or none."""
 
-    theirs: str = "sliding_window"
+    hub_name: str = "sliding_window"
     ours: str = "decoder.window"
     default: int = 4096
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our window from the keys ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
-        used = checked("use_sliding_window", theirs.get("use_sliding_window", False), False)
-        window = theirs.get(self.theirs, self.default) if used else None
-        first = checked("max_window_layers", theirs.get("max_window_layers", 28), 28)
-        kinds = theirs.get("layer_types")
+        used = checked("use_sliding_window", hub.get("use_sliding_window", False), False)
+        window = hub.get(self.hub_name, self.default) if used else None
+        first = checked("max_window_layers", hub.get("max_window_layers", 28), 28)
+        kinds = hub.get("layer_types")
         if kinds is None:
             kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(ours["decoder.depth"])]
         if len(checked("layer_types", kinds, [])) != ours["decoder.depth"]:
@@ -177,72 +177,72 @@ class WindowKeys(ConfigKey):
                 "per layer"
             )
         if window is not None and "sliding_attention" in kinds:
-            size = checked(self.theirs, window, self.default)
+            size = checked(self.hub_name, window, self.default)
             ours[self.ours] = [size if kind == "sliding_attention" else None for kind in kinds]
         else:
             ours[self.ours] = None
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the size of the attention window, and each layer's type: sliding or full attention."""
         size, pattern = one_window(ours, self.ours)
         kinds = ["full_attention" if window is None else "sliding_attention" for window in pattern]
         dense = 0 if size is None else kinds.index("sliding_attention")  # before the first layer with a window
-        theirs |= {"use_sliding_window": size is not None, "sliding_window": size, "max_window_layers": dense}
-        theirs["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["decoder.depth"])]
+        hub |= {"use_sliding_window": size is not None, "sliding_window": size, "max_window_layers": dense}
+        hub["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["decoder.depth"])]
 
 
 @dataclass(frozen=True)
 class AttentionTypesKeys(ConfigKey):
     """Keys of GPT-Neo's windows: ``attention_types``, as ``[[["global", "local"], 12]]``, and ``window_size``."""
 
-    theirs: str = "attention_types"
+    hub_name: str = "attention_types"
     ours: str = "decoder.window"
     default: int = 256
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our window of each block: ``window_size`` of a local one, none of a global one."""
-        types, kinds = theirs.get(self.theirs) or [[["global", "local"], 12]], list[Any]()
-        for item in checked(self.theirs, types, []):
+        types, kinds = hub.get(self.hub_name) or [[["global", "local"], 12]], list[Any]()
+        for item in checked(self.hub_name, types, []):
             match item:
                 case [[*words], int(times)] if 0 <= times <= ours["decoder.depth"]:
                     kinds += words * times
                 case _:
-                    raise HeedfulError(f'{self.theirs} has {item!r}; give words and how often, as [["global"], 2]')
+                    raise HeedfulError(f'{self.hub_name} has {item!r}; give words and how often, as [["global"], 2]')
         unknown = next((kind for kind in kinds if kind not in ("global", "local")), None)
         if unknown is not None:
-            raise HeedfulError(f"{self.theirs} names {unknown!r}; only 'global', 'local' are supported")
+            raise HeedfulError(f"{self.hub_name} names {unknown!r}; only 'global', 'local' are supported")
         if len(kinds) != ours["decoder.depth"]:
             raise HeedfulError(
-                f"{self.theirs} has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one "
+                f"{self.hub_name} has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one "
                 "word per layer"
             )
-        size = checked("window_size", theirs.get("window_size", self.default), self.default)
+        size = checked("window_size", hub.get("window_size", self.default), self.default)
         ours[self.ours] = [size if kind == "local" else None for kind in kinds]
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the types of the layers, and the size of the window of the local ones."""
         size, pattern = one_window(ours, self.ours)
         depth, kinds = ours["decoder.depth"], ["global" if window is None else "local" for window in pattern]
         times, rest = divmod(depth, len(kinds))
-        theirs[self.theirs] = [[kinds, times]] + ([[kinds[:rest], 1]] if rest else [])
-        theirs["window_size"] = self.default if size is None else size
+        hub[self.hub_name] = [[kinds, times]] + ([[kinds[:rest], 1]] if rest else [])
+        hub["window_size"] = self.default if size is None else size
 
 
 @dataclass(frozen=True)
 class OptionalKey(ConfigKey):
     """Key of ``config.json`` that may be absent or null, our None, which is not written."""
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our field; None if the key is absent or null."""
-        if theirs.get(self.theirs) is None:
+        if hub.get(self.hub_name) is None:
             ours.update(dict.fromkeys(self.fields))
         else:
-            super().read(theirs, ours, stored)
+            super().read(hub, ours, stored)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the key, unless our field is None."""
         if ours.get(self.fields[0]) is not None:
-            super().write(ours, theirs)
+            super().write(ours, hub)
 
 
 @dataclass(frozen=True)
@@ -251,98 +251,98 @@ class SpanKey(ConfigKey):
 
     default: int
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our number of distances."""
-        value = checked(self.theirs, theirs.get(self.theirs, self.default), self.default)
+        value = checked(self.hub_name, hub.get(self.hub_name, self.default), self.default)
         ours.update(dict.fromkeys(self.fields, max(0, value)))
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the key, to its default if our number is 0."""
-        super().write(ours, theirs)
-        theirs[self.theirs] = theirs[self.theirs] or self.default
+        super().write(ours, hub)
+        hub[self.hub_name] = hub[self.hub_name] or self.default
 
 
 @dataclass(frozen=True)
 class HeadSizeKey(RepeatedKey):
     """Key with the size of a head, which must be the width divided by the number of heads, and is always written."""
 
-    theirs: str = "d_head"
+    hub_name: str = "d_head"
     ours: str = "encoder"
     default: Any = None
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` for another size of a head."""
         size = ours[f"{self.ours}.dim"] // ours[f"{self.ours}.heads"]
-        super().read(theirs, {self.ours: size}, stored)
+        super().read(hub, {self.ours: size}, stored)
         ours[f"{self.ours}.head_dim"] = size
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the size of a head."""
-        theirs[self.theirs] = ours[f"{self.ours}.head_dim"]
+        hub[self.hub_name] = ours[f"{self.ours}.head_dim"]
 
 
 @dataclass(frozen=True)
 class ConvolutionKeys(ConfigKey):
     """Keys of the convolution of DeBERTa v2: ``conv_kernel_size``, 0 for none, and ``conv_act``."""
 
-    theirs: str = "conv_kernel_size"
+    hub_name: str = "conv_kernel_size"
     ours: str = "encoder.convolution"
     default: int = 0
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our convolution, or None."""
-        size = checked(self.theirs, theirs.get(self.theirs, self.default), self.default)
+        size = checked(self.hub_name, hub.get(self.hub_name, self.default), self.default)
         if size <= 0:
             ours[self.ours] = None
             return
         ours |= {f"{self.ours}.kind": "convolution", f"{self.ours}.size": size}
-        ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).read(theirs, ours, stored)
+        ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).read(hub, ours, stored)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets both keys, if there is a convolution."""
         if f"{self.ours}.size" in ours:
-            theirs[self.theirs] = ours[f"{self.ours}.size"]
-            ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).write(ours, theirs)
+            hub[self.hub_name] = ours[f"{self.ours}.size"]
+            ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).write(ours, hub)
 
 
 @dataclass(frozen=True)
 class TermsKey(ConfigKey):
     """Key of the terms of DeBERTa's scores: a list of "p2c" and "c2p", or both in a word, "p2c|c2p"."""
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our terms."""
-        value = theirs.get(self.theirs) or []
+        value = hub.get(self.hub_name) or []
         names = [name.strip() for name in value.lower().split("|")] if isinstance(value, str) else value
         if not isinstance(names, list) or any(name not in ("p2c", "c2p") for name in names):
-            raise HeedfulError(f"{self.theirs} is {value!r}; only 'p2c' and 'c2p' are supported")
+            raise HeedfulError(f"{self.hub_name} is {value!r}; only 'p2c' and 'c2p' are supported")
         ours[self.fields[0]] = "both" if len({*names}) == 2 else names[0] if names else "none"
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the list of the terms."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         terms = ours[self.fields[0]]
-        theirs[self.theirs] = {"both": ["p2c", "c2p"], "none": []}.get(terms, [terms])
+        hub[self.hub_name] = {"both": ["p2c", "c2p"], "none": []}.get(terms, [terms])
 
 
 @dataclass(frozen=True)
 class PositionRowsKey(ConfigKey):
     """Key of RoBERTa's positions, of which the first is the table's row after the padding token's id."""
 
-    theirs: str = "max_position_embeddings"
+    hub_name: str = "max_position_embeddings"
     ours: str = "encoder.position"
     default: int = 512
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our offset and length from ``max_position_embeddings``, which counts all rows of the table."""
-        rows, offset = checked(self.theirs, theirs.get(self.theirs, self.default), 1), (ours["special.pad"] or 0) + 1
+        rows, offset = checked(self.hub_name, hub.get(self.hub_name, self.default), 1), (ours["special.pad"] or 0) + 1
         ours[f"{self.ours}.offset"], ours[f"{self.ours}.length"] = offset, rows - offset
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets ``max_position_embeddings`` to the number of all rows of the table."""
         if f"{self.ours}.offset" not in ours:
             raise Inexpressible(self.ours)
-        theirs[self.theirs] = ours[f"{self.ours}.offset"] + ours[f"{self.ours}.length"]
+        hub[self.hub_name] = ours[f"{self.ours}.offset"] + ours[f"{self.ours}.length"]
 
 
 @dataclass(frozen=True)
@@ -353,34 +353,34 @@ class OwnHeadKeys(StoredTensor):
     the scale by ``scale_decoder_outputs``, and store an untied head with other values than the embedding's.
     """
 
-    theirs: str = "lm_head.weight"
+    hub_name: str = "lm_head.weight"
     ours: tuple[str, ...] = ("head.tied", "head.scale")
     default: bool = False
     embedding: str = "shared.weight"
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns True if the head is stored with other values than the embedding's."""
-        if self.theirs not in tensors or self.embedding not in tensors:
-            return self.theirs in tensors
-        own, shared = tensors[self.theirs], tensors[self.embedding]
+        if self.hub_name not in tensors or self.embedding not in tensors:
+            return self.hub_name in tensors
+        own, shared = tensors[self.hub_name], tensors[self.embedding]
         return own.shape != shared.shape or not own.equal(shared)
 
     def from_config(self, ours: Flat) -> bool:
         """Returns True if the head will be stored with other values than the embedding's."""
         return not ours.get("head.tied")
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets whether our head is tied and scaled, from the stored tensors and both keys."""
-        tied = checked("tie_word_embeddings", theirs.get("tie_word_embeddings", True), True)
-        scaled = checked("scale_decoder_outputs", theirs.get("scale_decoder_outputs", tied), True)
-        ours["head.tied"] = tied and not stored.get(self.theirs, self.default)
+        tied = checked("tie_word_embeddings", hub.get("tie_word_embeddings", True), True)
+        scaled = checked("scale_decoder_outputs", hub.get("scale_decoder_outputs", tied), True)
+        ours["head.tied"] = tied and not stored.get(self.hub_name, self.default)
         ours["head.scale"] = "sqrt" if scaled else "none"
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets both keys; ``tie_word_embeddings`` has the meaning that it has for older programs."""
         scaled = ours.get("head.scale") == "sqrt"
-        theirs["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
-        theirs["scale_decoder_outputs"] = scaled
+        hub["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
+        hub["scale_decoder_outputs"] = scaled
 
 
 @dataclass(frozen=True)
@@ -397,33 +397,33 @@ class SubConfig(OnlyValue):
     moved: tuple[tuple[str, str], ...] = ()
     known: tuple[str, ...] = ()
 
-    def matches(self, theirs: Mapping[str, Any]) -> bool:
+    def matches(self, hub: Mapping[str, Any]) -> bool:
         """Returns True if the key holds the configuration of the model type ``value``."""
-        inner = theirs.get(self.theirs)
+        inner = hub.get(self.hub_name)
         return isinstance(inner, Mapping) and inner.get("model_type") == self.value
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our fields from the keys of the inner configuration; messages name the key, ``encoder.hidden_size``."""
-        inner = theirs.get(self.theirs)
+        inner = hub.get(self.hub_name)
         if not isinstance(inner, Mapping):
-            raise HeedfulError(f"{self.theirs} is {inner!r}; it must be an object, the model's configuration")
-        if not self.matches(theirs):
+            raise HeedfulError(f"{self.hub_name} is {inner!r}; it must be an object, the model's configuration")
+        if not self.matches(hub):
             names = " and ".join(map(repr, self.known))
-            raise HeedfulError(f"{self.theirs}.model_type is {inner.get('model_type')!r}; only {names} is supported")
+            raise HeedfulError(f"{self.hub_name}.model_type is {inner.get('model_type')!r}; only {names} is supported")
         fields = self._inner_fields(ours)
         for config_key in self.config_keys:
             try:
                 config_key.read(inner, fields, stored)
             except HeedfulError as error:
-                raise HeedfulError(f"{self.theirs}.{error}") from None
+                raise HeedfulError(f"{self.hub_name}.{error}") from None
         ours.update({moved_name(path, self.moved): value for path, value in fields.items()})
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the key to the inner configuration of our fields."""
         fields, inner = self._inner_fields(ours), {"model_type": self.value}
         for config_key in self.config_keys:
             config_key.write(fields, inner)
-        theirs[self.theirs] = inner
+        hub[self.hub_name] = inner
 
     def _inner_fields(self, ours: Flat) -> Flat:
         """Returns our fields by their paths in the model on its own."""
@@ -440,16 +440,16 @@ class OuterTokenIdKey(TokenIdKey):
 
     inner: str = ""  # the decoder's key
 
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our token id, or list of token ids."""
-        decoder = theirs.get("decoder")
+        decoder = hub.get("decoder")
         own = decoder.get(self.inner, self.default) if isinstance(decoder, Mapping) else self.default
-        outer = (theirs.get(key) for key in (self.theirs, self.fallback) if key is not None)
+        outer = (hub.get(key) for key in (self.hub_name, self.fallback) if key is not None)
         value = next((token for token in outer if token is not None), own)
-        super().read({self.theirs: value}, ours, stored)
+        super().read({self.hub_name: value}, ours, stored)
 
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets the key, and the decoder's own, which would otherwise have its default."""
-        super().write(ours, theirs)
-        if "decoder" in theirs:  # else the configuration has parts that the layout lacks
-            theirs["decoder"][self.inner] = theirs[self.theirs]
+        super().write(ours, hub)
+        if "decoder" in hub:  # else the configuration has parts that the layout lacks
+            hub["decoder"][self.inner] = hub[self.hub_name]

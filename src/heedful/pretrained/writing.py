@@ -259,7 +259,7 @@ def _with_source_keys(
     if model_type.name != model.layout or model_type is OWN or not model.source_config:
         return config_json
     keys_for_other_programs = {
-        config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)
+        config_key.hub_name for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)
     }
     replaceable = keys_for_other_programs - {*GENERATION_KEYS, "is_encoder_decoder"}
     copied = {
@@ -269,11 +269,11 @@ def _with_source_keys(
     }
     for config_key in (*model_type.config_keys, *architecture.config_keys):
         if isinstance(config_key, SubConfig):
-            inner: Mapping[str, Any] = model.source_config[config_key.theirs]
-            written = {k: v for k, v in config_json[config_key.theirs].items() if k not in IDS or k not in inner}
-            copied[config_key.theirs] = dict(inner) | written
+            inner: Mapping[str, Any] = model.source_config[config_key.hub_name]
+            written = {k: v for k, v in config_json[config_key.hub_name].items() if k not in IDS or k not in inner}
+            copied[config_key.hub_name] = dict(inner) | written
     stored_flags = {
-        config_key.theirs: config_key.from_config(flat(model.config))
+        config_key.hub_name: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
         if isinstance(config_key, StoredTensor)
     }

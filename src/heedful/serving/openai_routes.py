@@ -179,13 +179,13 @@ def _encoded(vector: Sequence[float], encoding: str) -> Any:
 def call_options(request: GenerationFields) -> dict[str, Any]:
     """Returns the decoding options of a request, OpenAI's fields under our names."""
     options = decoding_options(request)
-    theirs = {
+    hub = {
         "stop": ("stop_strings", [request.stop] if isinstance(request.stop, str) else request.stop or None),
         "n": ("num_return_sequences", request.n),
         "max_tokens": ("max_new_tokens", request.max_tokens),
         "max_completion_tokens": ("max_new_tokens", getattr(request, "max_completion_tokens", None)),
     }
-    for name, (ours, value) in theirs.items():
+    for name, (ours, value) in hub.items():
         if value is not None and ours in options:
             raise RequestError(400, f"{name} is {ours} under OpenAI's name, and both are given; give one", param=name)
         options |= {} if value is None else {ours: value}

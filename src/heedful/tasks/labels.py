@@ -100,9 +100,9 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
     )
 
 
-def stored_label_names(theirs: Mapping[str, Any]) -> list[str]:
+def stored_label_names(hub: Mapping[str, Any]) -> list[str]:
     """Returns the label names in a ``config.json``; if it has none, the default names of transformers (``LABEL_0``)."""
-    return label_names(theirs) or [f"LABEL_{number}" for number in range(theirs.get("num_labels", 2))]
+    return label_names(hub) or [f"LABEL_{number}" for number in range(hub.get("num_labels", 2))]
 
 
 def checked_top_k(k: Any) -> int | None:

@@ -281,8 +281,8 @@ class PreferenceTuning(TextGeneration):
             reference = load(find(self.reference), dtype="float32", device=model.device)
         except HeedfulError as error:
             raise HeedfulError(f"{scored}, which cannot be loaded ({error}); {remedy}") from None
-        theirs, own = reference.config, model_of(Decoder, model, self.name).config
-        if not isinstance(theirs, DecoderConfig) or theirs.embedding != own.embedding or theirs.head != own.head:
+        hub, own = reference.config, model_of(Decoder, model, self.name).config
+        if not isinstance(hub, DecoderConfig) or hub.embedding != own.embedding or hub.head != own.head:
             raise HeedfulError(f"{scored}, but there is another model now; {remedy}")
         self._add_reference(reference, examples)
 

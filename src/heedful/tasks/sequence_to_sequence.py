@@ -273,8 +273,8 @@ class SequenceToSequence(EncoderDecoderTask):
         check_texts(self.name, texts)
         check_ranking(own or [choices], decoding, normalise, logprobs)
 
-        def ranked(some: list[Any], their_choices: list[Sequence[str]]) -> list[Prediction]:
-            return self._rank(model, some, their_choices, decoding, normalise, batch_tokens, prefix)
+        def ranked(some: list[Any], hub_choices: list[Sequence[str]]) -> list[Prediction]:
+            return self._rank(model, some, hub_choices, decoding, normalise, batch_tokens, prefix)
 
         def generated(some: list[Any], options_of_rows: Options) -> list[Prediction]:
             return self._generate(model, some, options_of_rows, batch_tokens, prefix, logprobs)

@@ -170,10 +170,10 @@ class TextClassification(TextPairTask):
         """Returns ``TextRegression`` if the folder's model has a single output that is a number, ``RewardModel`` if the
         number is a reward, ``ClassifierEnsemble`` for an ensemble, else this class.
         """
-        config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
+        config, hub = config_of(Path(folder)), read_configs(Path(folder))[0]
         if isinstance(config, EnsembleConfig):
             return _variant(config.kind)
-        if not isinstance(config.head, SequenceHead) or not is_regression(theirs):
+        if not isinstance(config.head, SequenceHead) or not is_regression(hub):
             return cls
         return _variant("preference" if "preference" in read_card(Path(folder)) else "number")
 
@@ -231,7 +231,7 @@ class TextClassification(TextPairTask):
     def load(cls, folder: str | Path) -> Self:
         """Loads the tokenizer, the labels from ``config.json``, and the threshold from ``heedful.json``."""
         folder = cls.model_folder(folder)
-        theirs, _ = read_configs(folder)
+        hub, _ = read_configs(folder)
         card = read_card(folder)
         threshold = card.get(THRESHOLD_KEY, THRESHOLD)
         if not isinstance(threshold, float) or not 0 < threshold < 1:
@@ -240,9 +240,9 @@ class TextClassification(TextPairTask):
             )
         return cls(
             tokenizer_of(folder),
-            stored_label_names(theirs),
+            stored_label_names(hub),
             columns=card.get("columns"),
-            multi_label=is_multi_label(theirs),
+            multi_label=is_multi_label(hub),
             threshold=threshold,
         )
 

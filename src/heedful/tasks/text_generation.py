@@ -605,8 +605,8 @@ class TextGeneration(Task):
         texts, own = split_inputs(inputs, choices)
         check_ranking(own or [choices], decoding, normalise, logprobs)
 
-        def ranked(some: list[Any], their_choices: list[Sequence[str]]) -> list[Prediction]:
-            return self._rank(model, some, their_choices, decoding, normalise, batch_tokens)
+        def ranked(some: list[Any], hub_choices: list[Sequence[str]]) -> list[Prediction]:
+            return self._rank(model, some, hub_choices, decoding, normalise, batch_tokens)
 
         def continued(some: list[Any], options_of_rows: Options) -> list[Prediction]:
             return self._continue(model, some, options_of_rows, batch_tokens, logprobs)

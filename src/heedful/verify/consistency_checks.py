@@ -58,8 +58,8 @@ def reloaded(verified: VerifiedFolder) -> Comparison:
 
 def _differences(before: Model, after: Model) -> list[str]:
     """Returns the names of tensors, configuration fields and attributes that differ."""
-    ours, theirs = before.state_dict(), after.state_dict()
-    wrong = [n for n in sorted(ours.keys() | theirs.keys()) if not _equal(ours.get(n), theirs.get(n))]
+    ours, hub = before.state_dict(), after.state_dict()
+    wrong = [n for n in sorted(ours.keys() | hub.keys()) if not _equal(ours.get(n), hub.get(n))]
     fields, new_fields = flat(before.config), flat(after.config)
     wrong += [path for path in sorted(fields.keys() | new_fields.keys()) if fields.get(path) != new_fields.get(path)]
     head = before.config.head

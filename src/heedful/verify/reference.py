@@ -104,8 +104,8 @@ def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dt
 
 def class_of(folder: Path) -> str:
     """Returns the name of the ``transformers`` class of a folder, from its configuration."""
-    theirs = read_required_json(folder / CONFIG)
-    return model_type_of(theirs).architecture_of(theirs).name
+    hub = read_required_json(folder / CONFIG)
+    return model_type_of(hub).architecture_of(hub).name
 
 
 def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ def _config_of_folder(folder: Path) -> ModelConfig:
                 build_empty(config),
                 tensors,
                 list(stored),
-                partial(model_type.their_name, architecture=architecture),
+                partial(model_type.hub_name_of, architecture=architecture),
                 False,
             )
     except HeedfulError as error:

@@ -39,15 +39,15 @@ MODEL_TYPES: dict[str, ModelType] = {
 class OwnLayout(ModelType):
     """Our own layout, for models that no model type expresses: it has our configuration, and tensors by our names."""
 
-    def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
+    def architecture_of(self, hub: Mapping[str, Any]) -> Architecture:
         """Returns the only architecture."""
         return OWN_ARCHITECTURE
 
-    def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
+    def read(self, hub: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
         """Returns the configuration, written by ``to_dict``."""
         labels, ids = ("id2label", "label2id", "problem_type"), ("bos_token_id", "eos_token_id", "pad_token_id")
         others = ("model_type", "dtype", *labels, *ids, "decoder_start_token_id")
-        ours = {k: v for k, v in theirs.items() if k not in others}
+        ours = {k: v for k, v in hub.items() if k not in others}
         return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
@@ -68,10 +68,10 @@ OWN = OwnLayout(name="heedful", fixed={}, config_keys=(), rules=(), architecture
 BUILT_IN = frozenset((*MODEL_TYPES, OWN.name))  # names that cannot be registered
 
 
-def model_type_of(theirs: Mapping[str, Any]) -> ModelType:
+def model_type_of(hub: Mapping[str, Any]) -> ModelType:
     """Returns the model type that a ``config.json`` names."""
     known = {**MODEL_TYPES, OWN.name: OWN}
-    name = theirs.get("model_type")
+    name = hub.get("model_type")
     if not isinstance(name, str) or name not in known:
         raise HeedfulError(f"model_type {name!r} is not supported; {nearest(str(name), known)}")
     return known[name]
@@ -90,6 +90,6 @@ def express(
         config = replace(config, head=NoHead())
     for model_type in sorted(MODEL_TYPES.values(), key=lambda model_type: model_type.name != first):
         for architecture in model_type.ordered(source if model_type.name == first else {}):
-            if (theirs := model_type.write(config, architecture)) is not None:
-                return model_type, architecture, theirs
+            if (hub := model_type.write(config, architecture)) is not None:
+                return model_type, architecture, hub
     return None
