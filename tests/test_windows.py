@@ -69,7 +69,7 @@ def by_hand(model: Model, ids: Tensor, real: Tensor) -> Tensor:
     x = stack.position.embed(dense.embedding(ids), positions)
     for number, block in enumerate(stack.block):
         window = pattern[number % len(pattern)]
-        x = block(x, mask=encoding.join(band(real, window)[..., : ids.size(1), : ids.size(1)]), position=encoding)
+        x = block(x, mask=band(real, window)[..., : ids.size(1), : ids.size(1)], position=encoding)
     return dense.head(stack.norm(x))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.cache import Cross, NoCache, TokenPositions
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
-from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
+from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, Rows
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import ACTIVATIONS, FEED_FORWARDS, FeedForward
@@ -46,6 +46,16 @@ def feed_forward_of(config: StackConfig) -> nn.Module:
         bias=config.ff_bias,
         dropout=config.dropout.hidden,
     )
+
+
+class AttentionContext(TypedDict, total=False):
+    """Keyword arguments of ``Attention.forward``."""
+
+    source: Tensor | None
+    mask: Mask
+    position: PositionEncoding | None
+    cache: AttentionCache
+    rows: Rows
 
 
 Sublayer = Callable[..., Tensor]  # attention or feed-forward
@@ -94,6 +104,7 @@ class Skip(nn.Module):
         return x
 
 
+AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
 BlockCall = Callable[..., Tensor]  # runs a block: its sublayers and their arguments → their output
 
 
@@ -119,7 +130,8 @@ class Block(nn.Module):
         self.cross_residual = Residual(config) if config.cross else Skip()
         self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
-        self.is_causal, self.has_window = config.causal, config.window is not None
+        self.own_mask: AttentionMask = causal if config.causal else bidirectional
+        self.has_window = config.window is not None
         self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
@@ -132,18 +144,25 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask = None,
         cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
+        rows: Rows = BATCH,
+        memory_rows: Rows = BATCH,
     ) -> Tensor:
         """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention.
 
-        Without a mask, a block of a causal stack is causal; if the stack has windows, a mask is needed for several
-        tokens. Positions that attention takes are given as ``position``; relative ones (Shaw, Transformer-XL, DeBERTa)
-        are required. Raises ``HeedfulError`` for what is missing.
+        Without a mask, a block attends as its stack would without one, to the tokens that are ``real`` (B, T).
+        Positions that attention takes are required: ``position`` is what the stack's ``encoding`` returns. ``rows`` and
+        ``memory_rows`` are those of a plan's layout, as in ``Attention.forward``. Raises ``HeedfulError`` for what is
+        missing, such as the mask of a stack with windows.
         """
-        if mask is None and self.is_causal and x.size(1) > 1:  # a single query is the last token
-            if self.has_window:
-                raise HeedfulError("this block's window is known to its stack; give mask, or call the stack")
-            mask = "causal" if position is None else position.join("causal")
-        return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
+        if mask is None and real is not None and rows is BATCH and not (position and position.has_mask):
+            if cache[0] is not NO_ATTENTION_CACHE or self.has_window:
+                raise HeedfulError(
+                    "the block's mask is known to its stack, which has a cache or windows; give mask, or call the stack"
+                )
+            tokens = NO_CACHE.extend(x, real)
+            mask = self.own_mask(tokens, None) if tokens.whole_mask is None else tokens.whole_mask[:, None]
+        of_layout = () if rows is BATCH and memory_rows is BATCH else (rows, memory_rows)
+        return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache, *of_layout)
 
     def sublayers(
         self,
@@ -154,11 +173,14 @@ class Block(nn.Module):
         memory: Tensor | None,
         memory_mask: Mask,
         cache: tuple[AttentionCache, AttentionCache],
+        rows: Rows = BATCH,
+        memory_rows: Rows = BATCH,
     ) -> Tensor:
         """Computes self-attention, cross-attention and feed-forward in turn."""
-        self_cache, cross_cache = cache
-        x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=self_cache)
-        x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross_cache)
+        own: AttentionContext = {"mask": mask, "position": position, "cache": cache[0], "rows": rows}
+        cross: AttentionContext = {"source": memory, "mask": memory_mask, "cache": cache[1], "rows": memory_rows}
+        x = self.attention_residual(x, real, self.attention, **own)
+        x = self.cross_residual(x, real, self.cross_attention, **cross)
         return self.feed_forward_residual(x, real, self.feed_forward)
 
     def streams(
@@ -233,9 +255,6 @@ class ConvolutionBlock(Block):
 BLOCKS: dict[str, Callable[[StackConfig], nn.Module]] = {}  # registered blocks
 
 
-AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
-
-
 def bidirectional(tokens: TokenPositions, window: int | None) -> Mask:
     """Returns the mask of an encoder: every token attends to all non-padding tokens."""
     return None if tokens.real is None else tokens.mask(tokens.real)
@@ -279,46 +298,60 @@ class Layout(Protocol):
 
 
 def padded(
-    stack: Stack, batch: StackInput, self_masks: Mapping[int | None, Any] | None = None, cross_mask: Any = None
+    stack: Stack, batch: StackInput, rows: Mapping[int | None, Rows] | None = None, memory_rows: Rows = BATCH
 ) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
-    ``self_masks``, by the window of a block, and ``cross_mask`` replace the batch's masks of self-attention and
-    cross-attention; a plan's attention kernel may define other kinds of mask.
+    ``rows``, by the window of a block, and ``memory_rows`` compute self-attention and cross-attention in place of the
+    batch's masks.
     """
     cache = batch.cache or NO_CACHE
-    x, real, contexts = block_input(stack, batch, cache, self_masks, cross_mask)
+    x, real, contexts = block_input(stack, batch, cache, rows, memory_rows)
     layers = cache.layers(len(stack.block))
     for block, context, block_cache in zip(stack.block, contexts, layers, strict=True):
         x = block(x, real, memory=batch.memory, cache=block_cache, **context)
     return stack.norm(x, real)
 
 
+class BlockContext(TypedDict, total=False):
+    """Keyword arguments of a block that its stack prepares; ``rows`` and ``memory_rows`` only if a layout has them."""
+
+    mask: Mask
+    position: PositionEncoding
+    memory_mask: Mask
+    rows: Rows
+    memory_rows: Rows
+
+
 def block_input(
     stack: Stack,
     batch: StackInput,
     cache: NoCache,
-    self_masks: Mapping[int | None, Any] | None = None,
-    cross_mask: Any = None,
-) -> tuple[Tensor, Tensor | None, list[dict[str, Any]]]:
+    rows: Mapping[int | None, Rows] | None = None,
+    memory_rows: Rows = BATCH,
+) -> tuple[Tensor, Tensor | None, list[BlockContext]]:
     """Prepares the input of the blocks, and adds the tokens to the positions of ``cache``.
 
-    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and for each block the keyword
-    arguments ``mask``, ``position`` and ``memory_mask``.
+    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and the context of each block.
     """
     tokens = cache.extend(batch.x, batch.mask)
     real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]  # (B, T)
     x = stack.position.embed(batch.x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
-    if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
+    cross_mask: Mask = None
+    if memory_rows is BATCH and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
-    contexts = {}
+    contexts: dict[int | None, BlockContext] = {}
     encoding = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     for window in stack.attention_masks:
         own = tokens.of(window)
         position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys, batch.segments)
-        mask = position.join(stack.self_mask(own, window)) if self_masks is None else self_masks[window]
+        mask, position = (None, position) if rows is not None else stack.under_mask(position, own, window)
         contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
+        if rows is not None:
+            contexts[window]["rows"] = rows[window]
+        if memory_rows is not BATCH:
+            contexts[window]["memory_rows"] = memory_rows
     return x, real, [contexts[window] for window in stack.windows]
 
 
@@ -400,7 +433,7 @@ class Stack(nn.Module):
         content: Any = self.encoding(positions, positions, segments)
         query = content.at(targets)
         rows = query_mask.gather(1, targets[..., None].expand(-1, -1, x.size(1)))  # (B, M, T)
-        content_mask, rows_mask = content.join(mask[:, None]), query.join(rows[:, None])
+        content_mask, rows_mask = mask[:, None], rows[:, None]
         x, g = (self.dropout(self.embedding_norm(stream, None)) for stream in (x, g))
         for block in self.block:
             assert isinstance(block, Block)  # the configuration has checked it
@@ -412,6 +445,18 @@ class Stack(nn.Module):
         if tokens.whole_mask is not None:
             return tokens.whole_mask[:, None]
         return self.attention_masks[window](tokens, window)
+
+    def under_mask(
+        self, position: PositionEncoding, tokens: TokenPositions, window: int | None
+    ) -> tuple[Mask, PositionEncoding]:
+        """Returns the mask and the positions of self-attention in the blocks with this window.
+
+        A bias tensor holds the mask, so that the blocks do not join them again; a registered block gets both.
+        """
+        mask = self.self_mask(tokens, window)
+        if self.config.block != "standard":
+            return mask, position
+        return position.with_mask(mask, tokens.queries.size(1), tokens.keys.size(1))
 
     def encoding(self, queries: Tensor, keys: Tensor, segments: Tensor | None = None) -> PositionEncoding:
         """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all
@@ -428,7 +473,8 @@ class Stack(nn.Module):
             )
         if segments is not None and isinstance(encoding, RelativeEncoding):
             earlier = keys.size(1) - segments.size(1)
-            encoding.segments = Segments(segments, F.pad(segments, (earlier, 0)) if earlier else segments)
+            of_keys = F.pad(segments, (earlier, 0)) if earlier else segments
+            return RelativeEncoding(encoding.bias.distances, encoding.bias.shared, Segments(segments, of_keys))
         return encoding
 
     def extra_repr(self) -> str:

@@ -1,5 +1,7 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
+Numbers that are added to the scores are a bias, an argument of its own (``heedful.layers.position``).
+
 Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are:
 
 - (B, T) boolean: False for padding, on either side.
@@ -20,6 +22,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from heedful.errors import HeedfulError
 
 Mask = Tensor | Literal["causal"] | None
 
@@ -122,14 +126,24 @@ def combine(*masks: Mask) -> Mask:
 
 
 def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """Returns the mask as a tensor (T, S) for "causal"; other masks unchanged."""
+    """Returns the mask as a tensor (T, S) for "causal"; other masks unchanged. Raises as ``check_boolean``."""
+    check_boolean(mask)
     return causal_mask(queries, keys, device) if isinstance(mask, str) else mask
 
 
-def add_bias(mask: Mask, bias: Tensor) -> Tensor:
-    """Returns ``bias`` (B, H, T, S) with −∞ where the mask forbids attention."""
-    tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
+def add_bias(mask: Mask, bias: Tensor, queries: int, keys: int) -> Tensor:
+    """Returns ``bias``, which broadcasts to (B, H, T, S), with −∞ where the mask forbids attention."""
+    tensor = tensor_mask(mask, queries, keys, bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))
+
+
+def check_boolean(mask: Mask) -> None:
+    """Raises ``HeedfulError`` for a mask tensor that is not boolean."""
+    if isinstance(mask, Tensor) and mask.dtype is not torch.bool:
+        raise HeedfulError(
+            f"an attention mask is {mask.dtype}; give a boolean tensor, True where a query may attend to a key, and "
+            "numbers to add to the scores as position=PositionBias(bias)"
+        )
 
 
 def mask_rows(
@@ -142,7 +156,8 @@ def mask_rows(
 ) -> Tensor | None:
     """Returns the rows ``queries`` of a mask of ``length`` queries, for these ``heads``: (B or 1, H or 1, T or 1, S).
 
-    Causal rows are bottom-right aligned, (T, S), and on ``device``, by default that of ``queries``.
+    A tensor may also be a bias. Causal rows are bottom-right aligned, (T, S), and on ``device``, by default that of
+    ``queries``.
 
     >>> mask_rows("causal", torch.tensor([0]), length=2, keys=3)
     tensor([[ True,  True, False]])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -50,12 +50,19 @@ class Tap:
         return Tap, ()
 
 
-def repeat_shared_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-    """Repeats keys, values and mask if several rows of queries share them, so that each row has its own."""
+MaskLike = TypeVar("MaskLike")
+BiasLike = TypeVar("BiasLike")
+
+
+def repeat_shared_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: MaskLike, bias: BiasLike
+) -> tuple[Tensor, Tensor, MaskLike, BiasLike]:
+    """Repeats keys, values, mask and bias if several rows of queries share them, so that each row has its own."""
     if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
-        return k, v, mask
+        return k, v, mask, bias
     rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
-    return k[rows], v[rows], mask.expand(len(k), *mask.shape[1:])[rows] if isinstance(mask, Tensor) else mask
+    own: Any = [x.expand(len(k), *x.shape[1:])[rows] if isinstance(x, Tensor) else x for x in (mask, bias)]
+    return k[rows], v[rows], *own
 
 
 class AttentionProbe:
@@ -65,13 +72,13 @@ class AttentionProbe:
         self.attend = attend
         self.taps = {name: Tap() for name in ("query", "key", "value", "mixed")}
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, scale: float, dropout: float) -> Tensor:
         """Returns the output of ``attend`` (B, H, T, E) after all edits."""
-        own_k, own_v, self_mask = repeat_shared_rows(q, k, v, mask)
+        own_k, own_v, *own = repeat_shared_rows(q, k, v, mask, bias)
         q, own_k, own_v = self.taps["query"](q), self.taps["key"](own_k), self.taps["value"](own_v)
         if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows share them still: equal to the bit
-            k, v, mask = own_k, own_v, self_mask
-        return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
+            k, v, (mask, bias) = own_k, own_v, own
+        return self.taps["mixed"](self.attend(q, k, v, mask, bias, scale, dropout))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Makes copies and pickles of the attention have no probe."""
