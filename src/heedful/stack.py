@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.cache import Cross, NoCache, TokenPositions
+from heedful.cache import NoCache, TokenPositions
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, Rows
@@ -182,23 +182,6 @@ class Block(nn.Module):
         x = self.attention_residual(x, real, self.attention, **own)
         x = self.cross_residual(x, real, self.cross_attention, **cross)
         return self.feed_forward_residual(x, real, self.feed_forward)
-
-    def streams(
-        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Maps the content stream ``x`` (B, T, D) and the query stream ``g`` (B, M, D), which attends to it."""
-        streams: Any = self.run(self.stream_sublayers, x, g, mask, query_mask, position, query_position)
-        return streams
-
-    def stream_sublayers(
-        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Computes the sublayers of both streams, with the keys and values of the content."""
-        shared = Cross()  # the first call stores the content's, which the second reads
-        y = self.attention_residual(x, None, self.attention, mask=mask, position=position, cache=shared)
-        g = self.attention_residual(g, None, self.attention, mask=query_mask, position=query_position, cache=shared)
-        y, g = (self.feed_forward_residual(stream, None, self.feed_forward) for stream in (y, g))
-        return y, g
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
@@ -415,30 +398,6 @@ class Stack(nn.Module):
             segments: (B, T) segments of the tokens, for positions with relative segments; None: all are of one.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts, segments))
-
-    def query_stream(
-        self, x: Tensor, g: Tensor, mask: Tensor, query_mask: Tensor, targets: Tensor, segments: Tensor | None = None
-    ) -> Tensor:
-        """Maps the query stream ``g`` (B, M, D) at the positions ``targets`` (B, M) to its final states (B, M, D).
-
-        Args:
-            x: (B, T, D) embeddings of the tokens, the content stream.
-            g: (B, M, D) first states of the query stream.
-            mask: (B, T, T), True where the first token of the content may attend to the second.
-            query_mask: (B, T, T) the same for queries of the query stream, which may not attend to themselves.
-            targets: (B, M) positions of the query stream.
-            segments: as in ``forward``.
-        """
-        positions = torch.arange(x.size(1), device=x.device)[None]
-        content: Any = self.encoding(positions, positions, segments)
-        query = content.at(targets)
-        rows = query_mask.gather(1, targets[..., None].expand(-1, -1, x.size(1)))  # (B, M, T)
-        content_mask, rows_mask = mask[:, None], rows[:, None]
-        x, g = (self.dropout(self.embedding_norm(stream, None)) for stream in (x, g))
-        for block in self.block:
-            assert isinstance(block, Block)  # the configuration has checked it
-            x, g = block.streams(x, g, content_mask, rows_mask, content, query)
-        return self.norm(g, None)
 
     def self_mask(self, tokens: TokenPositions, window: int | None) -> Mask:
         """Returns the mask of self-attention in the blocks with this window: the caller's if it gave a whole one."""

@@ -112,16 +112,6 @@ class RelativeEncoding(PositionEncoding):
     def __init__(self, distances: Distances, shared: S, segments: Segments | None = None) -> None:
         self.bias: SharedTerms[S] = SharedTerms(distances, shared, segments)
 
-    def at(self, tokens: Tensor) -> RelativeEncoding:
-        """Returns the encoding of the queries ``tokens`` (B, M) alone, of one query for each key."""
-        all_tokens, segments = self.bias.distances, self.bias.segments
-        positions = all_tokens.queries.expand(len(tokens), -1).gather(1, tokens)
-        keys = all_tokens.keys.expand(len(tokens), -1)
-        distances = Distances(positions, keys, all_tokens.lowest, all_tokens.table)
-        if segments is not None:
-            segments = Segments(segments.queries.gather(1, tokens), segments.keys)
-        return RelativeEncoding(distances, self.bias.shared, segments)
-
 
 class RowEncoding(PositionEncoding):
     """Rotation of the tokens of a row, with the bias of the padded batch from which they are."""
