@@ -12,7 +12,7 @@ from torch import Tensor
 
 import heedful
 from heedful import presets
-from heedful.cache import Cache, token_positions
+from heedful.cache import Cache
 from heedful.config import (
     AlibiPosition,
     Config,
@@ -27,6 +27,7 @@ from heedful.export import export
 from heedful.generation.decoding import decode
 from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder
+from heedful.layers.mask import token_positions
 from heedful.models.base import Model
 from heedful.pretrained.model_types import express
 from heedful.stack import Stack

@@ -215,7 +215,9 @@ def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_positions_that_count_padding(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published("gpt2")
-    monkeypatch.setattr("heedful.cache.token_positions", lambda real: torch.arange(real.size(1)).expand(len(real), -1))
+    for module in ("layers.mask", "cache"):
+        counted = lambda real: torch.arange(real.size(1)).expand(len(real), -1)  # noqa: E731
+        monkeypatch.setattr(f"heedful.{module}.token_positions", counted)
     report = verify(folder)
     assert {"padded left", "mixed batch", "batched text"} | LOGITS <= verdicts(report, "failed")
     assert "padded right" in verdicts(report, "ok")

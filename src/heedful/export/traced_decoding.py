@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.cache import NoCache, TokenPositions, token_positions
+from heedful.cache import NoCache
 from heedful.config import StackConfig
 from heedful.export.traceable import Traceable
 from heedful.kernels.plan import Plan
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
-from heedful.layers.mask import Mask, add_bias
+from heedful.layers.mask import Mask, TokenPositions, add_bias, token_positions
 from heedful.models import Decoder, EncoderDecoder, Model
 from heedful.stack import Stack, StackInput, padded
 

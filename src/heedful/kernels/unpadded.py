@@ -17,16 +17,15 @@ from typing import NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import TokenPositions, token_positions
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
 from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
 from heedful.layers.dropout import DropPath
-from heedful.layers.mask import Mask, padding_mask
+from heedful.layers.mask import Mask, TokenPositions, padding_mask, positions_of, token_positions
 from heedful.layers.position import RowEncoding
 from heedful.layers.relative import ScoreTerms, Segments
-from heedful.stack import ALL_TOKENS, NO_CACHE, Block, BlockContext, Residual, Stack, StackInput, padded
+from heedful.stack import ALL_TOKENS, Block, BlockContext, Residual, Stack, StackInput, padded
 
 
 def is_observed(part: nn.Module) -> bool:
@@ -128,7 +127,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     if not has_training_padding(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
-    tokens = NO_CACHE.extend(x, batch.mask)
+    tokens = positions_of(x, batch.mask)
     padded_position = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.attention_masks}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
