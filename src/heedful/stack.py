@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError
 from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, Rows
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
-from heedful.layers.feedforward import ACTIVATIONS, FEED_FORWARDS, FeedForward
+from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, TokenPositions, attended_tokens, causal_mask, positions_of, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import PositionEncoding, RelativeEncoding, position_of
@@ -188,54 +188,8 @@ class Block(nn.Module):
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
-class Convolution(nn.Module):
-    """Convolution beside a block: norm(y + act(dropout(conv(x)))), for the block's input x and output y.
-
-    Of the larger DeBERTa v2 (He et al. 2021), for the n-grams of sub-words. Each token reads the ``size`` tokens around
-    it; padding and the tokens of other texts count as zeros.
-    """
-
-    def __init__(self, config: StackConfig) -> None:
-        super().__init__()
-        assert config.convolution is not None  # asked by the caller
-        self.conv = nn.Conv1d(config.dim, config.dim, config.convolution.size, padding="same")
-        self.activation = ACTIVATIONS[config.convolution.activation]
-        self.dropout = Dropout(config.dropout.residual)
-        self.norm = norm_of(config)
-
-    def forward(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
-        """Returns (B, T, D) from a block's input ``x`` and output ``y``; ``real`` (B, T) as in ``Residual``."""
-        return self.norm(y + self.activation(self.dropout(self.convolve(x, real))), real)
-
-    def convolve(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """Returns Σ_o W_o x_{t+o} + b (B, T, D) over the offsets o of the tokens of the same text."""
-        if real is None:
-            return self.conv(x.transpose(1, 2)).transpose(1, 2)
-        if real.dtype == torch.bool:
-            return self.conv((x * real[..., None]).transpose(1, 2)).transpose(1, 2)
-        radius, tokens = self.conv.kernel_size[0] // 2, x.size(1)
-        padded_x, texts = F.pad(x, (0, 0, radius, radius)), F.pad(real, (radius, radius))
-        assert self.conv.bias is not None  # as made above
-        total = self.conv.bias.expand_as(x)
-        for offset, weight in enumerate(self.conv.weight.unbind(-1)):
-            is_same = texts[:, offset : offset + tokens] == real
-            total = total + F.linear(padded_x[:, offset : offset + tokens] * is_same[..., None], weight)
-        return total
-
-
-class ConvolutionBlock(Block):
-    """First block of a stack with ``config.convolution``, and the convolution beside it."""
-
-    def __init__(self, config: StackConfig) -> None:
-        super().__init__(config)
-        self.convolution = Convolution(config)
-
-    def sublayers(self, x: Tensor, real: Tensor | None, *context: Any) -> Tensor:
-        """Computes the block, and adds the convolution of its input."""
-        return self.convolution(x, super().sublayers(x, real, *context), real)
-
-
-BLOCKS: dict[str, Callable[[StackConfig], nn.Module]] = {}  # registered blocks
+BlockFactory = Callable[[StackConfig], nn.Module]
+BLOCKS: dict[str, BlockFactory] = {}  # registered blocks
 
 
 def bidirectional(tokens: TokenPositions, window: int | None) -> Mask:
@@ -341,7 +295,7 @@ def block_input(
 class Stack(nn.Module):
     """Stack of ``depth`` blocks, after positions, embedding norm and dropout, and before a final norm.
 
-    There is a final norm unless the blocks are post-norm.
+    There is a final norm unless the blocks are post-norm. ``first`` makes the first block, by default as all others.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -350,15 +304,19 @@ class Stack(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: StackConfig, first: BlockFactory | None = None) -> None:
         super().__init__()
         self.config = config
         self.position = position_of(config)
         self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
         self.dropout = Dropout(config.dropout.embedding)
+        if config.convolution is not None and first is None:
+            raise HeedfulError(
+                "the stack's configuration has a convolution beside its first block; give "
+                "first=heedful.models.deberta.ConvolutionBlock, or create a model"
+            )
         block = BLOCKS.get(config.block, Block)
-        first = block if config.convolution is None else ConvolutionBlock
-        self.block = nn.ModuleList((block if number else first)(config) for number in range(config.depth))
+        self.block = nn.ModuleList((block if number else first or block)(config) for number in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         dense = causal if config.causal else bidirectional
         self.windows = config.windows  # of each block; only causal configurations have some

@@ -268,3 +268,24 @@ def test_a_bias_of_keys_alone_stays_causal() -> None:
     bias = torch.randn(1, 2, 1, T)
     expected = heedful.layers.explicit_attention(q, k, v, allowed_by("causal"), bias.expand(1, 2, T, T), 1.0)
     assert_close(heedful.layers.fused_attention(q, k, v, "causal", bias, 1.0), expected)
+
+
+class ParallelBlock(Block):
+    def forward(self, x: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
+        context = {name: given.get(name) for name in ("mask", "position")}
+        return x + self.attention(x, **context) + self.feed_forward(x)
+
+
+@pytest.mark.parametrize("position", [NoPosition(), RotaryPosition(), AlibiPosition(), ShawPosition(distance=2)])
+@torch.no_grad()
+def test_a_registered_block_alone_attends_as_its_configuration_says(position: Any) -> None:
+    """Its attention is causal, and asks for positions; in a stack it gets mask and positions apart."""
+    heedful.register("block", "own-parallel", ParallelBlock)
+    stack, x = stack_of(position, causal=True, block="own-parallel"), torch.randn(B, T, D).double()
+    block, encoding = stack.block[0], stack.encoding(ORDER, ORDER)
+    expected = x + by_pairs(stack, x, allowed_by("causal"), ORDER) + block.feed_forward(x)
+    near(block(x, position=encoding), expected)
+    near(stack(x), stack.norm(expected))
+    if not isinstance(position, NoPosition):
+        with pytest.raises(HeedfulError, match=r"give position, .*or call the stack"):
+            block(x)

@@ -27,6 +27,7 @@ from heedful.kernels import using
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.layers import relative
 from heedful.layers.position import PositionScheme, RelativeEncoding, log_bucket
+from heedful.models.deberta import first_block_of
 from heedful.stack import Stack
 from relative_schemes import CONTENT, OTHER_CONTENT
 from tolerances import assert_close
@@ -37,7 +38,8 @@ B, T, D, H, E = 2, 6, 12, 3, 4
 
 def stack_of(position: Any, depth: int = 1, **changes: Any) -> Stack:
     torch.manual_seed(0)
-    stack = Stack(StackConfig(dim=D, depth=depth, heads=H, position=position, **changes)).double().eval()
+    config = StackConfig(dim=D, depth=depth, heads=H, position=position, **changes)
+    stack = Stack(config, first_block_of(config)).double().eval()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.4)
     return stack
@@ -403,3 +405,8 @@ def test_a_convolution_is_for_encoders_of_standard_blocks(changes: Any) -> None:
     heedful.register("block", "parallel-here", heedful.Block)
     with pytest.raises(heedful.HeedfulError, match="convolution reads the tokens around each"):
         StackConfig(dim=D, depth=1, heads=H, convolution=ConvolutionConfig(), **changes)
+
+
+def test_a_stack_alone_says_where_its_convolution_is() -> None:
+    with pytest.raises(heedful.HeedfulError, match=r"convolution beside its first .*ConvolutionBlock"):
+        Stack(StackConfig(dim=D, depth=1, heads=H, convolution=ConvolutionConfig()))

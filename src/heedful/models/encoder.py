@@ -11,6 +11,7 @@ from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
 from heedful.models.base import Model
+from heedful.models.deberta import first_block_of
 from heedful.models.xlnet import query_stream
 from heedful.stack import ALL_TOKENS, Stack
 
@@ -31,7 +32,7 @@ class Encoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
-        self.encoder = Stack(config.encoder)
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.initialise_weights()
 
