@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
-from heedful.layers.mask import TokenPositions, attended_tokens, check_whole_mask, positions_of, token_positions
+from heedful.layers.mask import TokenPositions, attended_tokens, check_whole_mask, own_positions, token_positions
 
 Stored = tuple[Tensor, ...]  # keys and values, or empty
 
@@ -193,7 +193,7 @@ class NoCache:
         ``real`` (B, T) is True for non-padding tokens, or numbers the texts of a packed batch; None: no padding. A
         ``real`` of (B, T, T) is the whole mask.
         """
-        return positions_of(x, real)
+        return own_positions(x, real)
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""

@@ -20,7 +20,7 @@ from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, Atten
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
-from heedful.layers.mask import Mask, TokenPositions, attended_tokens, causal_mask, positions_of, window_mask
+from heedful.layers.mask import Mask, TokenPositions, attended_tokens, causal_mask, own_positions, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import PositionEncoding, RelativeEncoding, position_of
 from heedful.layers.relative import Segments
@@ -159,7 +159,7 @@ class Block(nn.Module):
                 raise HeedfulError(
                     "the block's mask is known to its stack, which has a cache or windows; give mask, or call the stack"
                 )
-            tokens = positions_of(x, real)
+            tokens = own_positions(x, real)
             mask = self.own_mask(tokens, None) if tokens.whole_mask is None else tokens.whole_mask[:, None]
         of_layout = () if rows is BATCH and memory_rows is BATCH else (rows, memory_rows)
         return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache, *of_layout)

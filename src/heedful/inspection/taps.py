@@ -1,7 +1,7 @@
 """Attaches readers and editors to a model's tensors, and detaches them.
 
 A module's input or output is tapped by a hook; a tensor inside attention by an ``AttentionProbe``, which
-``Attention.forward`` calls in place of ``attend`` (``heedful.layers.probe``). The fused kernel keeps no attention
+``Attention.forward`` calls in place of ``attend`` (``heedful.inspection.probe``). The fused kernel keeps no attention
 weights: ``ObservedAttention`` computes them again from the same q and k, only for the heads and queries of each
 observer. If scores or weights are edited, it computes the output from the edited weights. Weights are in float32 at
 least, as they are inside the kernel, whatever the model or autocast computes in.
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.inspection.attention_maps import precise
+from heedful.inspection.probe import AttentionProbe, Edit, Hooked, Read, Tap
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
 from heedful.layers.attention import (
@@ -32,10 +33,10 @@ from heedful.layers.attention import (
     CustomAttention,
     add_value_rows,
     attention_scores,
+    repeat_shared_rows,
     weights_of,
 )
 from heedful.layers.mask import Mask, mask_rows
-from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
 from heedful.layers.relative import TERMS, ScoreTerms
 
 SharedInput = tuple[Tensor, Tensor, Mask, Bias]  # keys, values, mask and bias

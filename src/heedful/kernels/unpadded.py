@@ -22,7 +22,7 @@ from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
 from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
 from heedful.layers.dropout import DropPath
-from heedful.layers.mask import Mask, TokenPositions, padding_mask, positions_of, token_positions
+from heedful.layers.mask import Mask, TokenPositions, own_positions, padding_mask, token_positions
 from heedful.layers.position import RowEncoding
 from heedful.layers.relative import ScoreTerms, Segments
 from heedful.stack import ALL_TOKENS, Block, BlockContext, Residual, Stack, StackInput, padded
@@ -127,7 +127,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     if not has_training_padding(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
-    tokens = positions_of(x, batch.mask)
+    tokens = own_positions(x, batch.mask)
     padded_position = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.attention_masks}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, add_bias, check_boolean, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
-from heedful.layers.probe import repeat_shared_rows
 from heedful.layers.relative import STORED, RelativeLayer, ScoreTerms, SharedTerms, block_sizes, relative_layer_of
 
 OTHER_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -239,6 +238,21 @@ def add_value_rows(y: Tensor, weights: Tensor, bias: Bias) -> Tensor:
     return y + bias.values(weights) if isinstance(bias, ScoreTerms) and bias.terms.value_rows is not None else y
 
 
+MaskLike = TypeVar("MaskLike")
+BiasLike = TypeVar("BiasLike")
+
+
+def repeat_shared_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: MaskLike, bias: BiasLike
+) -> tuple[Tensor, Tensor, MaskLike, BiasLike]:
+    """Repeats keys, values, mask and bias if several rows of queries share them, so that each row has its own."""
+    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
+        return k, v, mask, bias
+    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
+    own: Any = [x.expand(len(k), *x.shape[1:])[rows] if isinstance(x, Tensor) else x for x in (mask, bias)]
+    return k[rows], v[rows], *own
+
+
 class CustomAttention:
     """Calls a registered attention function, with keys and values for each query head and row, and one bias.
 
@@ -337,7 +351,7 @@ class Attention(nn.Module):
 
     Attributes:
         attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
-        probe: callable used in place of ``attend`` while tensors are recorded or changed (``heedful.layers.probe``).
+        probe: used in place of ``attend`` while tensors are recorded or changed (``heedful.inspection.probe``).
         alone: what a stack's configuration asks of an attention without its stack.
 
     >>> import torch

@@ -264,7 +264,7 @@ def text_positions(texts: Tensor) -> Tensor:
     return in_row - torch.where(last != last.roll(1, -1), in_row, 0).cummax(-1).values  # less the text's first position
 
 
-def positions_of(x: Tensor, real: Tensor | None) -> TokenPositions:
+def own_positions(x: Tensor, real: Tensor | None) -> TokenPositions:
     """Returns the positions of tokens ``x`` (B, T, D) that attend to each other alone.
 
     ``real`` is a model's mask: (B, T), True for non-padding tokens, or the numbers of the texts of a packed batch;
