@@ -187,16 +187,6 @@ def test_no_circles() -> None:
         walk(module, ())
 
 
-def test_probes_import_only_torch() -> None:
-    tree = sources().get("layers.probe")
-    if tree is None:
-        pytest.skip("layers/probe.py is absent")
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
-    assert {name.split(".")[0] for name in ours} == {"torch"}
-
-
 @pytest.mark.parametrize("module", ["", ".config", ".errors", ".presets", ".settings"])
 def test_no_torch(module: str) -> None:
     code = f"import sys, heedful{module}; sys.exit('torch' in sys.modules)"

@@ -149,9 +149,9 @@ def test_a_model_sees_those_rows() -> None:
     """The same rows, read off what reaches attention in a decoder."""
     model, seen = loud(build(text(NoPosition(), depth=1))), []
 
-    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropout: float) -> Tensor:
-        seen.append(attention_weights(q, k, mask, scale) > 0)
-        return fused_attention(q, k, v, mask, scale, dropout)
+    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: None, scale: float, dropout: float) -> Tensor:
+        seen.append(attention_weights(q, k, mask, bias, scale) > 0)
+        return fused_attention(q, k, v, mask, bias, scale, dropout)
 
     model.decoder.block[0].attention.attend = spy
     target = torch.tensor([[1, 2, 3, 4, 0]])
@@ -202,7 +202,7 @@ def test_nothing_to_attend_to_is_zeros_where_adding_1e9_is_uniform() -> None:
     nothing = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
     near((q @ k.mT - 1e9).softmax(-1)[0, 0], [[0.5, 0.5], [0.5, 0.5]])
     for body in (fused_attention, explicit_attention):
-        assert body(q, k, v, nothing, 0.5, 0.0).eq(0).all()
+        assert body(q, k, v, nothing, None, 0.5, 0.0).eq(0).all()
 
 
 # ---------------------------------------------------------------------------------- the random targets, and a cheat
@@ -424,14 +424,15 @@ def test_soft_look_up() -> None:
     """Over the scores together."""
     scores = torch.tensor([4.0, 3.0, -1.0])
     q, k = torch.ones(1, 1, 1, 1), scores.view(1, 1, 3, 1)
-    near(attention_weights(q, k, None, 1.0)[0, 0, 0], [0.7275, 0.2676, 0.0049])
-    near(fused_attention(q.expand(-1, -1, -1, 3), k.expand(-1, -1, -1, 3) / 3, torch.eye(3)[None, None], None, 1.0),
+    near(attention_weights(q, k, None, None, 1.0)[0, 0, 0], [0.7275, 0.2676, 0.0049])
+    q, k, v = q.expand(-1, -1, -1, 3), k.expand(-1, -1, -1, 3) / 3, torch.eye(3)[None, None]
+    near(fused_attention(q, k, v, None, None, 1.0),
          [[[[0.7275, 0.2676, 0.0049]]]])  # fmt: skip
 
 
 def test_softmax() -> None:
     q, k = torch.ones(1, 1, 1, 1), torch.tensor([2.0, 4.0, 5.0]).view(1, 1, 3, 1)
-    near(attention_weights(q, k, None, 1.0).flatten(), [0.0351, 0.2595, 0.7054])
+    near(attention_weights(q, k, None, None, 1.0).flatten(), [0.0351, 0.2595, 0.7054])
 
 
 @pytest.mark.parametrize("body", [fused_attention, explicit_attention])
@@ -439,8 +440,8 @@ def test_worked_attention(body: fused_attention) -> None:
     q = torch.tensor([[[[1.0, 0, 1], [0, 1, 1]]]])
     k = torch.tensor([[[[1.0, 2, 1], [2, 1, 0]]]])
     v = torch.tensor([[[[0.5, 0.8], [0.2, 0.3]]]])
-    near(attention_weights(q, k, None, 3**-0.5)[0, 0], [[0.5, 0.5], [0.7604, 0.2396]])
-    near(body(q, k, v, None, 3**-0.5, 0.0)[0, 0], [[0.35, 0.55], [0.4281, 0.6802]])
+    near(attention_weights(q, k, None, None, 3**-0.5)[0, 0], [[0.5, 0.5], [0.7604, 0.2396]])
+    near(body(q, k, v, None, None, 3**-0.5, 0.0)[0, 0], [[0.35, 0.55], [0.4281, 0.6802]])
 
 
 def test_worked_feed_forward() -> None:
@@ -457,7 +458,7 @@ def test_dot_products() -> None:
     q = torch.tensor([-2, 3, 2.5, -1, 1.5, -2]).view(1, 1, 1, 6)
     k = torch.tensor([[-1.8, 2.8, 3, 0.2, 2.5, -1.5], [-1.5, -2, 2.8, -0.5, -2, 3]]).view(1, 1, 2, 6)
     near((q @ k.mT).flatten(), [26.05, -4.5])
-    near(attention_weights(q, k, None, 6**-0.5).flatten(), [0.999996, 0.000004], 5e-7)
+    near(attention_weights(q, k, None, None, 6**-0.5).flatten(), [0.999996, 0.000004], 5e-7)
 
 
 # --------------------------------------------------------------------------------------------------------------- counts

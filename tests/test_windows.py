@@ -12,7 +12,7 @@ from torch import Tensor
 
 import heedful
 from heedful import presets
-from heedful.cache import Cache, token_positions
+from heedful.cache import Cache
 from heedful.config import (
     AlibiPosition,
     Config,
@@ -27,6 +27,7 @@ from heedful.export import export
 from heedful.generation.decoding import decode
 from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder
+from heedful.layers.mask import token_positions
 from heedful.models.base import Model
 from heedful.pretrained.model_types import express
 from heedful.stack import Stack
@@ -69,7 +70,7 @@ def by_hand(model: Model, ids: Tensor, real: Tensor) -> Tensor:
     x = stack.position.embed(dense.embedding(ids), positions)
     for number, block in enumerate(stack.block):
         window = pattern[number % len(pattern)]
-        x = block(x, mask=encoding.join(band(real, window)[..., : ids.size(1), : ids.size(1)]), position=encoding)
+        x = block(x, mask=band(real, window)[..., : ids.size(1), : ids.size(1)], position=encoding)
     return dense.head(stack.norm(x))
 
 

@@ -42,7 +42,7 @@ class Reference:
         allowed = allowed & (distance >= -before) if before >= 0 else allowed
         allowed = allowed & (distance <= after) if after >= 0 else allowed
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        return explicit_attention(q, k, v, allowed[None, None], scale)[0].transpose(0, 1)
+        return explicit_attention(q, k, v, allowed[None, None], None, scale)[0].transpose(0, 1)
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor) -> None:

@@ -126,7 +126,7 @@ scores = rotary @ rotary[0] / math.sqrt(32)
 assert torch.allclose(scores[:30], rotary[10:] @ rotary[10] / math.sqrt(32), atol=1e-5)  # distance
 assert torch.allclose(scores * math.sqrt(32), 2 * sinusoid(40, 32) @ sinusoid(40, 32)[0], atol=1e-4)
 
-alibi = Alibi(8).prepare(steps, steps).join(None)[0, :, :, 0]  # (H, T)
+alibi = Alibi(8).prepare(steps, steps).bias[0, :, :, 0]  # (H, T)
 assert torch.allclose(alibi[1], -(2.0**-2) * torch.arange(40))
 functions(
     np.arange(40),

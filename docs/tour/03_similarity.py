@@ -87,7 +87,7 @@ assert torch.isclose(q @ stranger, torch.tensor(-4.5))
 weights = torch.stack((q @ friend, q @ stranger)).div(math.sqrt(6)).softmax(-1)
 assert np.allclose(weights, [0.999996, 0.000004], atol=5e-7)
 keys = torch.stack((friend, stranger))[None, None]  # (B, H, S, E)
-ours = attention_weights(q.view(1, 1, 1, 6), keys, None, scale=6**-0.5)
+ours = attention_weights(q.view(1, 1, 1, 6), keys, None, None, scale=6**-0.5)
 assert torch.allclose(ours.flatten(), weights)
 
 # %%

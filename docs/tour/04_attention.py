@@ -22,7 +22,7 @@ keys = torch.tensor([[1.0, 2, 1], [2, 1, 0]])
 values = torch.tensor([[0.5, 0.8], [0.2, 0.3]])
 q, k, v = (part[None, None] for part in (queries, keys, values))  # (B, H, T, E): one text, one head
 
-weights = attention_weights(q, k, None, scale=1 / math.sqrt(3))
+weights = attention_weights(q, k, None, None, scale=1 / math.sqrt(3))
 maps = AttentionMaps.of(
     "cross-attention", ["query 1", "query 2"], ["key 1", "key 2"], weights.numpy()
 )
@@ -77,7 +77,9 @@ assert np.allclose(mixed, [[0.35, 0.55], [0.4281, 0.6802]], atol=5e-5)
 #    :mark: scaled_dot_product_attention
 
 for attend in (explicit_attention, fused_attention):
-    assert torch.allclose(attend(q, k, v, None, scale=1 / math.sqrt(3))[0, 0], mixed, atol=1e-6)
+    assert torch.allclose(
+        attend(q, k, v, None, None, scale=1 / math.sqrt(3))[0, 0], mixed, atol=1e-6
+    )
 
 # %%
 # Where queries, keys and values come from

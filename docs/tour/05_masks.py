@@ -97,9 +97,9 @@ assert (q @ k.mT - 1e9).softmax(-1).eq(0.5).all()  # uniform
 assert (
     torch.full((1, 2), -1e9).half().add(torch.tensor([1.0, 2.0]).half()).softmax(-1).isnan().all()
 )
-assert attention_weights(q, k, nothing, 0.5).eq(0).all()
+assert attention_weights(q, k, nothing, None, 0.5).eq(0).all()
 for attend in (explicit_attention, fused_attention):
-    assert attend(q, k, v, nothing, 0.5).eq(0).all()
+    assert attend(q, k, v, nothing, None, 0.5).eq(0).all()
 
 # %%
 # Two tests of any decoder

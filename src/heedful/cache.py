@@ -8,8 +8,7 @@ a stack, and the mask of all tokens so far.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
-from heedful.layers.mask import attended_tokens, padding_mask
+from heedful.layers.mask import TokenPositions, attended_tokens, check_whole_mask, own_positions, token_positions
 
 Stored = tuple[Tensor, ...]  # keys and values, or empty
 
@@ -170,67 +169,6 @@ class Cross(AttentionCache):
         self.pair = _selected(self.pair, rows)
 
 
-class TokenPositions(NamedTuple):
-    """Positions (B, T) of the tokens of a call, and (B, S) of all tokens that they may attend to.
-
-    B is 1 if all rows have the same positions.
-    """
-
-    queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
-    keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
-    real: Tensor | None  # (B, S) True for real keys; None: all are
-    end: int  # all positions are below it
-    whole_mask: Tensor | None = None  # (B, T, S) in place of the mask of the stack
-    by_window: Mapping[int | None, TokenPositions] = MappingProxyType({})  # of blocks whose caches hold other keys
-
-    @staticmethod
-    def joined(by_window: dict[int | None, TokenPositions]) -> TokenPositions:
-        """Returns the positions for the blocks with each window as one value."""
-        (_, tokens), *others = by_window.items()
-        return tokens._replace(by_window=dict(others)) if others else tokens
-
-    def of(self, window: int | None) -> TokenPositions:
-        """Returns the positions for the blocks with this window, whose caches may hold fewer keys than others."""
-        return self.by_window.get(window, self)
-
-    def without_first(self, count: int) -> TokenPositions:
-        """Returns the positions without the first ``count`` keys."""
-        real = None if self.real is None else self.real[:, count:]
-        whole_mask = None if self.whole_mask is None else self.whole_mask[..., count:]
-        return self._replace(keys=self.keys[:, count:], real=real, whole_mask=whole_mask)
-
-    def mask(self, real: Tensor) -> Tensor:
-        """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
-
-        ``real`` (B, S) is True for non-padding keys.
-        """
-        return padding_mask(real)
-
-
-class PackedPositions(TokenPositions):
-    """Positions in a packed batch, counted within each text; ``real`` (B, T) holds the number of each token's text.
-
-    >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
-    >>> PackedPositions(positions, positions, numbers, 4).mask(numbers)[0, 0]
-    tensor([[ True,  True, False, False],
-            [ True,  True, False, False],
-            [False, False,  True, False],
-            [ True,  True,  True, False]])
-    """
-
-    def mask(self, real: Tensor) -> Tensor:
-        """Returns the mask (B, 1, T, S), in which a query attends to the keys of its own text, and padding to all keys.
-
-        ``real`` (B, S) numbers the texts of the keys, 0 for padding. If it is boolean, every query attends to all
-        keys where it is True.
-        """
-        assert self.real is not None
-        if real.dtype == torch.bool:
-            return padding_mask(real)
-        text = self.real[:, None, :, None]  # (B, 1, T, 1)
-        return padding_mask(real) & ((text == real[:, None, None, :]) | (text == 0))
-
-
 def _check_single_texts(new: Tensor | None, real: Tensor) -> None:
     """Raises ``HeedfulError`` for a packed mask of new tokens; padding may be on either side."""
     if new is not None and bool((new > 1).any()):
@@ -246,32 +184,6 @@ def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
         )
 
 
-def check_whole_mask(mask: Tensor, x: Tensor, keys: int) -> None:
-    """Raises ``HeedfulError`` unless a mask of tokens ``x`` (B, T, D) is boolean, (B or 1, T, ``keys``)."""
-    if mask.dtype != torch.bool or mask.shape[1:] != (x.size(1), keys) or mask.size(0) not in (1, len(x)):
-        raise HeedfulError(
-            f"a mask of three axes is {mask.dtype} of shape {tuple(mask.shape)}; give a boolean tensor of shape "
-            f"{(len(x), x.size(1), keys)}, True where the first token may attend to the second"
-        )
-
-
-def token_positions(real: Tensor) -> Tensor:
-    """Returns positions 0, 1, 2, ... over the non-padding tokens of each row, (B, S); left padding has position 0."""
-    return (real.bool().cumsum(-1) - 1).clamp(min=0)
-
-
-def text_positions(texts: Tensor) -> Tensor:
-    """Returns the positions (B, S) of a packed batch: 0, 1, 2, ... within each text.
-
-    ``texts`` (B, S) has the number of each token's text, 0 for padding.
-
-    >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
-    tensor([[0, 0, 1, 0, 1, 2]])
-    """
-    in_row, last = token_positions(texts), texts.cummax(-1).values
-    return in_row - torch.where(last != last.roll(1, -1), in_row, 0).cummax(-1).values  # less the text's first position
-
-
 class NoCache:
     """Null cache of a stack: nothing is stored, and a call attends only to its own tokens."""
 
@@ -281,15 +193,7 @@ class NoCache:
         ``real`` (B, T) is True for non-padding tokens, or numbers the texts of a packed batch; None: no padding. A
         ``real`` of (B, T, T) is the whole mask.
         """
-        if real is not None and real.ndim == 3:
-            check_whole_mask(real, x, x.size(1))
-            positions = token_positions(attended_tokens(real))
-            return TokenPositions(positions, positions, attended_tokens(real), x.size(1), real)
-        if real is not None and real.dtype != torch.bool:
-            positions = text_positions(real)
-            return PackedPositions(positions, positions, real, x.size(1))
-        positions = torch.arange(x.size(1), device=x.device)[None] if real is None else token_positions(real)
-        return TokenPositions(positions, positions, real, x.size(1))
+        return own_positions(x, real)
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.cache import Cross, NoCache, TokenPositions
+from heedful.cache import NoCache
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
-from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
+from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, Rows
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
-from heedful.layers.feedforward import ACTIVATIONS, FEED_FORWARDS, FeedForward
-from heedful.layers.mask import Mask, attended_tokens, causal_mask, window_mask
+from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
+from heedful.layers.mask import Mask, TokenPositions, attended_tokens, causal_mask, own_positions, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import PositionEncoding, RelativeEncoding, position_of
 from heedful.layers.relative import Segments
@@ -46,6 +46,16 @@ def feed_forward_of(config: StackConfig) -> nn.Module:
         bias=config.ff_bias,
         dropout=config.dropout.hidden,
     )
+
+
+class AttentionContext(TypedDict, total=False):
+    """Keyword arguments of ``Attention.forward``."""
+
+    source: Tensor | None
+    mask: Mask
+    position: PositionEncoding | None
+    cache: AttentionCache
+    rows: Rows
 
 
 Sublayer = Callable[..., Tensor]  # attention or feed-forward
@@ -94,6 +104,7 @@ class Skip(nn.Module):
         return x
 
 
+AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
 BlockCall = Callable[..., Tensor]  # runs a block: its sublayers and their arguments → their output
 
 
@@ -119,7 +130,8 @@ class Block(nn.Module):
         self.cross_residual = Residual(config) if config.cross else Skip()
         self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
-        self.is_causal, self.has_window = config.causal, config.window is not None
+        self.own_mask: AttentionMask = causal if config.causal else bidirectional
+        self.has_window = config.window is not None
         self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
@@ -132,18 +144,25 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask = None,
         cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
+        rows: Rows = BATCH,
+        memory_rows: Rows = BATCH,
     ) -> Tensor:
         """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention.
 
-        Without a mask, a block of a causal stack is causal; if the stack has windows, a mask is needed for several
-        tokens. Positions that attention takes are given as ``position``; relative ones (Shaw, Transformer-XL, DeBERTa)
-        are required. Raises ``HeedfulError`` for what is missing.
+        Without a mask, a block attends as its stack would without one, to the tokens that are ``real`` (B, T).
+        Positions that attention takes are required: ``position`` is what the stack's ``encoding`` returns. ``rows`` and
+        ``memory_rows`` are those of a plan's layout, as in ``Attention.forward``. Raises ``HeedfulError`` for what is
+        missing, such as the mask of a stack with windows.
         """
-        if mask is None and self.is_causal and x.size(1) > 1:  # a single query is the last token
-            if self.has_window:
-                raise HeedfulError("this block's window is known to its stack; give mask, or call the stack")
-            mask = "causal" if position is None else position.join("causal")
-        return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
+        if mask is None and real is not None and rows is BATCH and not (position and position.has_mask):
+            if cache[0] is not NO_ATTENTION_CACHE or self.has_window:
+                raise HeedfulError(
+                    "the block's mask is known to its stack, which has a cache or windows; give mask, or call the stack"
+                )
+            tokens = own_positions(x, real)
+            mask = self.own_mask(tokens, None) if tokens.whole_mask is None else tokens.whole_mask[:, None]
+        of_layout = () if rows is BATCH and memory_rows is BATCH else (rows, memory_rows)
+        return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache, *of_layout)
 
     def sublayers(
         self,
@@ -154,86 +173,23 @@ class Block(nn.Module):
         memory: Tensor | None,
         memory_mask: Mask,
         cache: tuple[AttentionCache, AttentionCache],
+        rows: Rows = BATCH,
+        memory_rows: Rows = BATCH,
     ) -> Tensor:
         """Computes self-attention, cross-attention and feed-forward in turn."""
-        self_cache, cross_cache = cache
-        x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=self_cache)
-        x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross_cache)
+        own: AttentionContext = {"mask": mask, "position": position, "cache": cache[0], "rows": rows}
+        cross: AttentionContext = {"source": memory, "mask": memory_mask, "cache": cache[1], "rows": memory_rows}
+        x = self.attention_residual(x, real, self.attention, **own)
+        x = self.cross_residual(x, real, self.cross_attention, **cross)
         return self.feed_forward_residual(x, real, self.feed_forward)
-
-    def streams(
-        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Maps the content stream ``x`` (B, T, D) and the query stream ``g`` (B, M, D), which attends to it."""
-        streams: Any = self.run(self.stream_sublayers, x, g, mask, query_mask, position, query_position)
-        return streams
-
-    def stream_sublayers(
-        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Computes the sublayers of both streams, with the keys and values of the content."""
-        shared = Cross()  # the first call stores the content's, which the second reads
-        y = self.attention_residual(x, None, self.attention, mask=mask, position=position, cache=shared)
-        g = self.attention_residual(g, None, self.attention, mask=query_mask, position=query_position, cache=shared)
-        y, g = (self.feed_forward_residual(stream, None, self.feed_forward) for stream in (y, g))
-        return y, g
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
-class Convolution(nn.Module):
-    """Convolution beside a block: norm(y + act(dropout(conv(x)))), for the block's input x and output y.
-
-    Of the larger DeBERTa v2 (He et al. 2021), for the n-grams of sub-words. Each token reads the ``size`` tokens around
-    it; padding and the tokens of other texts count as zeros.
-    """
-
-    def __init__(self, config: StackConfig) -> None:
-        super().__init__()
-        assert config.convolution is not None  # asked by the caller
-        self.conv = nn.Conv1d(config.dim, config.dim, config.convolution.size, padding="same")
-        self.activation = ACTIVATIONS[config.convolution.activation]
-        self.dropout = Dropout(config.dropout.residual)
-        self.norm = norm_of(config)
-
-    def forward(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
-        """Returns (B, T, D) from a block's input ``x`` and output ``y``; ``real`` (B, T) as in ``Residual``."""
-        return self.norm(y + self.activation(self.dropout(self.convolve(x, real))), real)
-
-    def convolve(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """Returns Σ_o W_o x_{t+o} + b (B, T, D) over the offsets o of the tokens of the same text."""
-        if real is None:
-            return self.conv(x.transpose(1, 2)).transpose(1, 2)
-        if real.dtype == torch.bool:
-            return self.conv((x * real[..., None]).transpose(1, 2)).transpose(1, 2)
-        radius, tokens = self.conv.kernel_size[0] // 2, x.size(1)
-        padded_x, texts = F.pad(x, (0, 0, radius, radius)), F.pad(real, (radius, radius))
-        assert self.conv.bias is not None  # as made above
-        total = self.conv.bias.expand_as(x)
-        for offset, weight in enumerate(self.conv.weight.unbind(-1)):
-            is_same = texts[:, offset : offset + tokens] == real
-            total = total + F.linear(padded_x[:, offset : offset + tokens] * is_same[..., None], weight)
-        return total
-
-
-class ConvolutionBlock(Block):
-    """First block of a stack with ``config.convolution``, and the convolution beside it."""
-
-    def __init__(self, config: StackConfig) -> None:
-        super().__init__(config)
-        self.convolution = Convolution(config)
-
-    def sublayers(self, x: Tensor, real: Tensor | None, *context: Any) -> Tensor:
-        """Computes the block, and adds the convolution of its input."""
-        return self.convolution(x, super().sublayers(x, real, *context), real)
-
-
-BLOCKS: dict[str, Callable[[StackConfig], nn.Module]] = {}  # registered blocks
-
-
-AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
+BlockFactory = Callable[[StackConfig], nn.Module]
+BLOCKS: dict[str, BlockFactory] = {}  # registered blocks
 
 
 def bidirectional(tokens: TokenPositions, window: int | None) -> Mask:
@@ -279,53 +235,67 @@ class Layout(Protocol):
 
 
 def padded(
-    stack: Stack, batch: StackInput, self_masks: Mapping[int | None, Any] | None = None, cross_mask: Any = None
+    stack: Stack, batch: StackInput, rows: Mapping[int | None, Rows] | None = None, memory_rows: Rows = BATCH
 ) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
-    ``self_masks``, by the window of a block, and ``cross_mask`` replace the batch's masks of self-attention and
-    cross-attention; a plan's attention kernel may define other kinds of mask.
+    ``rows``, by the window of a block, and ``memory_rows`` compute self-attention and cross-attention in place of the
+    batch's masks.
     """
     cache = batch.cache or NO_CACHE
-    x, real, contexts = block_input(stack, batch, cache, self_masks, cross_mask)
+    x, real, contexts = block_input(stack, batch, cache, rows, memory_rows)
     layers = cache.layers(len(stack.block))
     for block, context, block_cache in zip(stack.block, contexts, layers, strict=True):
         x = block(x, real, memory=batch.memory, cache=block_cache, **context)
     return stack.norm(x, real)
 
 
+class BlockContext(TypedDict, total=False):
+    """Keyword arguments of a block that its stack prepares; ``rows`` and ``memory_rows`` only if a layout has them."""
+
+    mask: Mask
+    position: PositionEncoding
+    memory_mask: Mask
+    rows: Rows
+    memory_rows: Rows
+
+
 def block_input(
     stack: Stack,
     batch: StackInput,
     cache: NoCache,
-    self_masks: Mapping[int | None, Any] | None = None,
-    cross_mask: Any = None,
-) -> tuple[Tensor, Tensor | None, list[dict[str, Any]]]:
+    rows: Mapping[int | None, Rows] | None = None,
+    memory_rows: Rows = BATCH,
+) -> tuple[Tensor, Tensor | None, list[BlockContext]]:
     """Prepares the input of the blocks, and adds the tokens to the positions of ``cache``.
 
-    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and for each block the keyword
-    arguments ``mask``, ``position`` and ``memory_mask``.
+    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and the context of each block.
     """
     tokens = cache.extend(batch.x, batch.mask)
     real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]  # (B, T)
     x = stack.position.embed(batch.x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
-    if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
+    cross_mask: Mask = None
+    if memory_rows is BATCH and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
-    contexts = {}
+    contexts: dict[int | None, BlockContext] = {}
     encoding = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     for window in stack.attention_masks:
         own = tokens.of(window)
         position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys, batch.segments)
-        mask = position.join(stack.self_mask(own, window)) if self_masks is None else self_masks[window]
+        mask, position = (None, position) if rows is not None else stack.under_mask(position, own, window)
         contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
+        if rows is not None:
+            contexts[window]["rows"] = rows[window]
+        if memory_rows is not BATCH:
+            contexts[window]["memory_rows"] = memory_rows
     return x, real, [contexts[window] for window in stack.windows]
 
 
 class Stack(nn.Module):
     """Stack of ``depth`` blocks, after positions, embedding norm and dropout, and before a final norm.
 
-    There is a final norm unless the blocks are post-norm.
+    There is a final norm unless the blocks are post-norm. ``first`` makes the first block, by default as all others.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -334,15 +304,19 @@ class Stack(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: StackConfig, first: BlockFactory | None = None) -> None:
         super().__init__()
         self.config = config
         self.position = position_of(config)
         self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
         self.dropout = Dropout(config.dropout.embedding)
+        if config.convolution is not None and first is None:
+            raise HeedfulError(
+                "the stack's configuration has a convolution beside its first block; give "
+                "first=heedful.models.deberta.ConvolutionBlock, or create a model"
+            )
         block = BLOCKS.get(config.block, Block)
-        first = block if config.convolution is None else ConvolutionBlock
-        self.block = nn.ModuleList((block if number else first)(config) for number in range(config.depth))
+        self.block = nn.ModuleList((block if number else first or block)(config) for number in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         dense = causal if config.causal else bidirectional
         self.windows = config.windows  # of each block; only causal configurations have some
@@ -383,35 +357,23 @@ class Stack(nn.Module):
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts, segments))
 
-    def query_stream(
-        self, x: Tensor, g: Tensor, mask: Tensor, query_mask: Tensor, targets: Tensor, segments: Tensor | None = None
-    ) -> Tensor:
-        """Maps the query stream ``g`` (B, M, D) at the positions ``targets`` (B, M) to its final states (B, M, D).
-
-        Args:
-            x: (B, T, D) embeddings of the tokens, the content stream.
-            g: (B, M, D) first states of the query stream.
-            mask: (B, T, T), True where the first token of the content may attend to the second.
-            query_mask: (B, T, T) the same for queries of the query stream, which may not attend to themselves.
-            targets: (B, M) positions of the query stream.
-            segments: as in ``forward``.
-        """
-        positions = torch.arange(x.size(1), device=x.device)[None]
-        content: Any = self.encoding(positions, positions, segments)
-        query = content.at(targets)
-        rows = query_mask.gather(1, targets[..., None].expand(-1, -1, x.size(1)))  # (B, M, T)
-        content_mask, rows_mask = content.join(mask[:, None]), query.join(rows[:, None])
-        x, g = (self.dropout(self.embedding_norm(stream, None)) for stream in (x, g))
-        for block in self.block:
-            assert isinstance(block, Block)  # the configuration has checked it
-            x, g = block.streams(x, g, content_mask, rows_mask, content, query)
-        return self.norm(g, None)
-
     def self_mask(self, tokens: TokenPositions, window: int | None) -> Mask:
         """Returns the mask of self-attention in the blocks with this window: the caller's if it gave a whole one."""
         if tokens.whole_mask is not None:
             return tokens.whole_mask[:, None]
         return self.attention_masks[window](tokens, window)
+
+    def under_mask(
+        self, position: PositionEncoding, tokens: TokenPositions, window: int | None
+    ) -> tuple[Mask, PositionEncoding]:
+        """Returns the mask and the positions of self-attention in the blocks with this window.
+
+        A bias tensor holds the mask, so that the blocks do not join them again; a registered block gets both.
+        """
+        mask = self.self_mask(tokens, window)
+        if self.config.block != "standard":
+            return mask, position
+        return position.with_mask(mask, tokens.queries.size(1), tokens.keys.size(1))
 
     def encoding(self, queries: Tensor, keys: Tensor, segments: Tensor | None = None) -> PositionEncoding:
         """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all
@@ -428,7 +390,8 @@ class Stack(nn.Module):
             )
         if segments is not None and isinstance(encoding, RelativeEncoding):
             earlier = keys.size(1) - segments.size(1)
-            encoding.segments = Segments(segments, F.pad(segments, (earlier, 0)) if earlier else segments)
+            of_keys = F.pad(segments, (earlier, 0)) if earlier else segments
+            return RelativeEncoding(encoding.bias.distances, encoding.bias.shared, Segments(segments, of_keys))
         return encoding
 
     def extra_repr(self) -> str:

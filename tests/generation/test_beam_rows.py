@@ -49,17 +49,18 @@ def test_rows_that_share_keys_attend_as_if_each_had_its_own(queries, kv_heads, k
         "padding": (torch.arange(7) < torch.tensor([[7], [4]]))[:, None, None],
         "bias": torch.randn(2, 1, 1, 7, dtype=torch.float64),
     }[kind]
-    own = [None if x is None else x.repeat_interleave(3, 0) for x in (k, v, mask)]
+    given = (None, mask) if kind == "bias" else (mask, None)
+    own = [None if x is None else x.repeat_interleave(3, 0) for x in (k, v, *given)]
     expected = explicit_attention(q, *own, 0.5)
-    assert_close(fused_attention(q, k, v, mask, 0.5), expected, "layer")
+    assert_close(fused_attention(q, k, v, *given, 0.5), expected, "layer")
 
 
 def test_rows_that_share_keys_have_no_mask_of_their_own():
     q, k = torch.randn(4, 2, 3, 8), torch.randn(2, 2, 3, 8)
     with pytest.raises(HeedfulError, match=r"^4 rows of queries share 2 rows of keys.* not 'causal'; give each row"):
-        fused_attention(q, k, k, "causal", 1.0)
+        fused_attention(q, k, k, "causal", None, 1.0)
     with pytest.raises(RuntimeError):
-        fused_attention(q, k, k, torch.ones(2, 1, 3, 3, dtype=torch.bool), 1.0)
+        fused_attention(q, k, k, torch.ones(2, 1, 3, 3, dtype=torch.bool), None, 1.0)
 
 
 @torch.no_grad()

@@ -43,7 +43,7 @@ from heedful.kernels.varlen import varlen_attention
 from heedful.kernels.vocabulary_loss import has_triton
 from heedful.layers import text_starts
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
-from heedful.layers.mask import Mask, add_bias, causal_mask, padding_mask
+from heedful.layers.mask import Mask, causal_mask, padding_mask
 from heedful.optimize_model import optimize
 from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
@@ -259,8 +259,7 @@ def attended(
 ) -> tuple[Tensor, list[Tensor]]:
     """Output and gradients of queries, keys, values and, if there is one, the bias."""
     leaves = [x.clone().requires_grad_() for x in (*tensors, *(() if bias is None else (bias,)))]
-    joined = add_bias(mask, leaves[3]) if bias is not None else mask
-    y = attend(*leaves[:3], joined, leaves[0].size(-1) ** -0.5, 0.0)
+    y = attend(*leaves[:3], mask, leaves[3] if bias is not None else None, leaves[0].size(-1) ** -0.5, 0.0)
     (y * direction.to(y)).sum().backward()
     return y.detach(), [x.grad for x in leaves]
 

@@ -14,7 +14,6 @@ from heedful.kernels import blocked_attention as module
 from heedful.kernels.blocked_attention import attention_blocks, blocked_attention
 from heedful.kernels.cpu_dropout import DropoutMasks
 from heedful.kernels.plan import apply_plan
-from heedful.kernels.unpadded import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
 from tolerances import assert_close
 
@@ -66,9 +65,11 @@ def test_attention_is_the_written_out_one(
     monkeypatch.setattr(module, "QUERIES", blocks[0])
     monkeypatch.setattr(module, "BLOCK", blocks[1])
     q, k, v = made(4, 2, queries, 8, seed=0), made(4, heads, keys, 8, seed=1), made(4, heads, keys, 8, seed=2)
-    found = blocked_attention(q, k, v, mask, 0.3, rate)
+    has_bias = isinstance(mask, Tensor) and mask.is_floating_point()
+    given = (None, mask) if has_bias else (mask, None)
+    found = blocked_attention(q, k, v, *given, 0.3, rate)
     causal = isinstance(mask, str) and queries <= keys
-    weights = attention_weights(q, k, mask, 0.3)
+    weights = attention_weights(q, k, *given, 0.3)
     if rate:
         keep = torch.zeros(4, 2, queries, keys, dtype=torch.int8)
         count = 0
@@ -90,10 +91,10 @@ def test_attention_is_the_written_out_one(
 def test_attention_is_in_bfloat16_under_autocast(rate: float, always: None) -> None:
     q, k, v = (made(2, 2, 40, 8, seed=seed).detach().float().requires_grad_() for seed in range(3))
     torch.manual_seed(0)
-    exact = blocked_attention(q, k, v, "causal", 0.3, rate)
+    exact = blocked_attention(q, k, v, "causal", None, 0.3, rate)
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = blocked_attention(q, k, v, "causal", 0.3, rate)
+        rounded = blocked_attention(q, k, v, "causal", None, 0.3, rate)
     assert rounded.dtype is torch.bfloat16
     torch.testing.assert_close(rounded.float(), exact, atol=0.03, rtol=0.03)
     for one, other in zip(
@@ -108,10 +109,10 @@ def test_attention_is_in_bfloat16_under_autocast(rate: float, always: None) -> N
 def test_uninitialised_memory_is_not_read(mask: Any, dtype: torch.dtype, always: None) -> None:
     """Products go into tensors whose numbers nobody has set: here PyTorch makes them NaN."""
     q, k, v = (torch.randn(3, 2, 7, 8).to(dtype).requires_grad_() for _ in range(3))
-    expected = explicit_attention(q, k, v, mask, 0.3)
+    expected = explicit_attention(q, k, v, mask, None, 0.3)
     torch.use_deterministic_algorithms(True)
     try:
-        found = blocked_attention(q, k, v, mask, 0.3)
+        found = blocked_attention(q, k, v, mask, None, 0.3)
         gradients = torch.autograd.grad(found.float().sum(), (q, k, v))
     finally:
         torch.use_deterministic_algorithms(False)
@@ -140,7 +141,7 @@ def test_a_softmax_of_bfloat16_is_no_worse_in_float32(keys: int) -> None:
 def test_a_bias_that_learns_is_left_to_the_plain_path(rate: float, drawn: list[Tensor]) -> None:
     q, k, v = (made(2, 2, 5, 8, seed=seed) for seed in range(3))
     bias = made(1, 2, 5, 5, seed=4)
-    (gradient,) = torch.autograd.grad(blocked_attention(q, k, v, bias, 0.3, rate).sum(), bias)
+    (gradient,) = torch.autograd.grad(blocked_attention(q, k, v, None, bias, 0.3, rate).sum(), bias)
     assert gradient.abs().sum() > 0
     assert drawn == []
 
@@ -151,23 +152,25 @@ def blocks_of(y: Tensor) -> bool:
 
 def test_it_is_taken_where_something_learns_and_the_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (made(2, 2, 6, 8, seed=seed).detach().bfloat16().requires_grad_() for seed in range(3))
-    assert blocks_of(blocked_attention(q, k, v, "causal", 0.3))
-    assert blocks_of(blocked_attention(q.detach(), k, v, "causal", 0.3))
+    assert blocks_of(blocked_attention(q, k, v, "causal", None, 0.3))
+    assert blocks_of(blocked_attention(q.detach(), k, v, "causal", None, 0.3))
     with torch.no_grad():
-        found = blocked_attention(q, k, v, "causal", 0.3)
-    assert torch.equal(found, fused_attention(q, k, v, "causal", 0.3).detach())
+        found = blocked_attention(q, k, v, "causal", None, 0.3)
+    assert torch.equal(found, fused_attention(q, k, v, "causal", None, 0.3).detach())
     monkeypatch.setattr(module, "KEYS", 5)
-    assert not blocks_of(blocked_attention(q, k, v, "causal", 0.3))
-    assert blocks_of(blocked_attention(q, k, v, "causal", 0.3, RATE))  # there the fused kernel would keep them too
+    assert not blocks_of(blocked_attention(q, k, v, "causal", None, 0.3))
+    assert blocks_of(
+        blocked_attention(q, k, v, "causal", None, 0.3, RATE)
+    )  # there the fused kernel would keep them too
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_where_nothing_is_dropped_wide_types_are_left_to_the_fused_kernel(dtype: torch.dtype, rate: float) -> None:
     q, k, v = (made(2, 2, 6, 8, seed=seed).detach().to(dtype).requires_grad_() for seed in range(3))
-    assert blocks_of(blocked_attention(q, k, v, None, 0.3, rate)) == (dtype is torch.bfloat16 or rate > 0)
+    assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate)) == (dtype is torch.bfloat16 or rate > 0)
     with torch.autocast("cpu", torch.bfloat16):
-        assert blocks_of(blocked_attention(q, k, v, None, 0.3, rate))
+        assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate))
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
@@ -175,7 +178,7 @@ def test_where_nothing_is_dropped_wide_types_are_left_to_the_fused_kernel(dtype:
 def test_of_nothing_comes_nothing(sizes: tuple[int, int, int], rate: float, always: None) -> None:
     rows, queries, keys = sizes
     q, k, v = made(rows, 2, queries, 8, seed=0), made(rows, 2, keys, 8, seed=1), made(rows, 2, keys, 8, seed=2)
-    y = blocked_attention(q, k, v, None, 0.3, rate)
+    y = blocked_attention(q, k, v, None, None, 0.3, rate)
     assert y.shape == q.shape
     assert not y.any()
     assert not any(one.any() for one in torch.autograd.grad(y.sum(), (q, k, v)))
@@ -183,7 +186,7 @@ def test_of_nothing_comes_nothing(sizes: tuple[int, int, int], rate: float, alwa
 
 def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:
     q, k, v = made(6, 2, 1, 8, seed=0), made(2, 2, 7, 8, seed=1), made(2, 2, 7, 8, seed=2)
-    assert_close(blocked_attention(q, k, v, None, 0.3), fused_attention(q, k, v, None, 0.3))
+    assert_close(blocked_attention(q, k, v, None, None, 0.3), fused_attention(q, k, v, None, None, 0.3))
 
 
 def test_an_exchanged_attention_stays() -> None:
@@ -191,4 +194,4 @@ def test_an_exchanged_attention_stays() -> None:
     model.decoder.block[0].attention.attend = explicit_attention
     apply_plan(model, "cpu-training")
     assert model.decoder.block[0].attention.attend is explicit_attention
-    assert model.decoder.block[1].attention.attend is blocked_row_attention
+    assert model.decoder.block[1].attention.attend is blocked_attention

@@ -259,9 +259,11 @@ def test_a_step_makes_one_bias_for_each_window(stack: str, windows: int, monkeyp
     """Not one for each block, which may be many."""
     masks: list[Any] = []
 
-    def bias_of(mask: Any, own: Any = compiled_step.bias_of) -> Any:
+    own = compiled_step.bias_of
+
+    def bias_of(mask: Any, *bias: Any) -> Any:
         masks.append(mask)
-        return own(mask)
+        return own(mask, *bias)
 
     monkeypatch.setattr(compiled_step, "bias_of", bias_of)
     with torch.inference_mode():

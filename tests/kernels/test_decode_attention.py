@@ -77,7 +77,7 @@ def test_the_kernel_is_attention(name: str, dtype: torch.dtype, monkeypatch: pyt
             exact = [x.double().repeat_interleave(rows // key_rows, 0) for x in (k, v)]
         else:
             exact = [x.double() for x in (k, v)]
-        expected = fused_attention(q.double(), *exact, mask, size**-0.5)
+        expected = fused_attention(q.double(), *exact, mask, None, size**-0.5)
         found = decode_attention(*(x.to(DEVICE) for x in (q, k, v, mask)), size**-0.5).cpu()
         assert found.dtype == dtype
         assert_close(found.double(), expected, dtype=dtype, msg=kind)
@@ -121,9 +121,9 @@ def test_the_kernel_is_used_for_one_query_under_a_boolean_mask(monkeypatch: pyte
         assert not takes_one_query(*arguments), case
     calls: list[Any] = []
     monkeypatch.setattr("heedful.kernels.varlen.decode_attention", lambda *given: calls.append(given) or given[0])
-    assert gpu_attention(q, k, v, mask, 1.0) is q
+    assert gpu_attention(q, k, v, mask, None, 1.0) is q
     assert len(calls) == 1
-    gpu_attention(q, k, v, mask, 1.0, dropout=0.5)
+    gpu_attention(q, k, v, mask, None, 1.0, dropout=0.5)
     assert len(calls) == 1, "the kernel drops no weights"
     monkeypatch.setattr(module, "MANY_QUERIES", 8)
     assert takes_one_query(q, k, v, mask)

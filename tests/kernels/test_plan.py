@@ -19,6 +19,7 @@ import heedful
 from heedful import cli
 from heedful.config import DropoutRates, StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
+from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.onednn_linear import onednn_linear
 from heedful.kernels.plan import (
@@ -31,8 +32,6 @@ from heedful.kernels.plan import (
     two_query_attention,
 )
 from heedful.kernels.unpadded import (
-    blocked_row_attention,
-    fused_row_attention,
     unpadded_inference,
     unpadded_training,
 )
@@ -97,11 +96,11 @@ def test_the_plan_before_makes_no_difference(first: str, last: str) -> None:
 def test_each_part_gets_the_kernel_of_its_plan() -> None:
     model = apply_plan(encoder(), "cpu-training")
     assert model.encoder.layout is unpadded_training
-    assert model.encoder.block[0].attention.attend is blocked_row_attention
+    assert model.encoder.block[0].attention.attend is blocked_attention
     assert model.encoder.dropout.dropout is cpu_dropout
     apply_plan(model, "cpu-inference")
     assert model.encoder.layout is unpadded_inference
-    assert model.encoder.block[0].attention.attend is fused_row_attention
+    assert model.encoder.block[0].attention.attend is fused_attention
     assert model.encoder.dropout.dropout is F.dropout
 
 
@@ -168,7 +167,7 @@ def test_print_shows_the_plan_and_the_kernels() -> None:
     assert "kernels=" not in plain
     shown = str(apply_plan(model, "cpu-training"))
     assert shown.splitlines()[1].strip() == "kernels='cpu-training'"
-    for kernel in ("layout=unpadded_training", "attend=blocked_row_attention", "dropout=cpu_dropout"):
+    for kernel in ("layout=unpadded_training", "attend=blocked_attention", "dropout=cpu_dropout"):
         assert kernel in shown
     assert "kernels='plain'" in str(apply_plan(model, "plain"))
     assert str(model).replace("  kernels='plain'\n", "") == plain
@@ -180,9 +179,10 @@ def test_a_part_of_ones_own_keeps_what_it_has() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
-        assert mask is None or isinstance(mask, str | Tensor)  # never a row's
-        return fused_attention(q, k, v, mask, scale, dropout)
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, scale: float, dropout: float) -> Tensor:
+        assert k.dim() == 4  # never a row's
+        assert len(k) == len(IDS)
+        return fused_attention(q, k, v, mask, bias, scale, dropout)
 
     model = encoder().eval()
     block, plain = model.encoder.block[0], nn.Linear(128, 128)
@@ -213,7 +213,7 @@ def test_copies_and_pickles_keep_the_plan(name: str) -> None:
 
 
 def test_a_plan_of_ones_own_and_an_unknown_one() -> None:
-    model = apply_plan(encoder(), Plan("mine", layout=unpadded_inference, attend=fused_row_attention))
+    model = apply_plan(encoder(), Plan("mine", layout=unpadded_inference, attend=fused_attention))
     assert (model.kernels, model.encoder.layout, model.encoder.dropout.dropout) == (
         "mine",
         unpadded_inference,
@@ -375,11 +375,16 @@ def test_a_gpus_sublayers_get_their_input_in_autocasts_dtype() -> None:
 
 
 @pytest.mark.parametrize(("kv_heads", "queries"), [(4, 1), (2, 1), (4, 3)])
-@pytest.mark.parametrize("kind", ["none", "boolean", "bias"])
+@pytest.mark.parametrize("kind", ["none", "causal", "boolean", "bias"])
 def test_attention_of_two_queries_is_that_of_one(kv_heads: int, queries: int, kind: str) -> None:
     q, k, v = torch.randn(3, 4, queries, 8), torch.randn(3, kv_heads, 16, 8), torch.randn(3, kv_heads, 16, 8)
-    masks = {"none": None, "boolean": torch.rand(3, 1, 1, 16) < 0.7, "bias": torch.randn(3, 4, queries, 16)}
-    assert_close(two_query_attention(q, k, v, masks[kind], 0.3), explicit_attention(q, k, v, masks[kind], 0.3), "layer")
+    given = {
+        "none": (None, None),
+        "causal": ("causal", None),
+        "boolean": (torch.rand(3, 1, 1, 16) < 0.7, None),
+        "bias": (None, torch.randn(3, 4, queries, 16)),
+    }[kind]
+    assert_close(two_query_attention(q, k, v, *given, 0.3), explicit_attention(q, k, v, *given, 0.3), "layer")
 
 
 @pytest.mark.parametrize("plan", ["plain", "cpu-inference"])

@@ -356,18 +356,20 @@ def test_heads_are_repeated_where_flash_does_not_apply(
 ) -> None:
     q, k, v = torch.randn(rows, 4, queries, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    y = gpu_attention(q, k, v, mask, 0.3)
+    y = gpu_attention(q, k, v, mask, None, 0.3)
     assert shared == [flash and dtype is torch.bfloat16]
     repeats = rows // 2
     own_k, own_v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
     self_mask = mask.repeat_interleave(repeats, 0) if isinstance(mask, Tensor) else mask
-    assert_close(y, explicit_attention(q.float(), own_k.float(), own_v.float(), self_mask, 0.3).to(dtype), "layer")
+    assert_close(
+        y, explicit_attention(q.float(), own_k.float(), own_v.float(), self_mask, None, 0.3).to(dtype), "layer"
+    )
 
 
 def test_the_heads_of_a_single_query_stay_shared(shared: list[bool]) -> None:
     q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
     mask = torch.rand(2, 1, 1, 5) > 0.3
-    assert_close(gpu_attention(q, k, v, mask, 0.3), explicit_attention(q, k, v, mask, 0.3))
+    assert_close(gpu_attention(q, k, v, mask, None, 0.3), explicit_attention(q, k, v, mask, None, 0.3))
     assert shared == [False]
 
 

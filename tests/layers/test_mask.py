@@ -47,6 +47,9 @@ def test_combine_takes_lengths_from_the_tensors() -> None:
 
 def test_bias_where_the_mask_allows() -> None:
     bias = torch.arange(6.0).view(1, 1, 2, 3)
-    assert add_bias(None, bias) is bias
-    assert add_bias("causal", bias)[0, 0].tolist() == [[0, 1, -math.inf], [3, 4, 5]]
-    assert add_bias(torch.tensor([True, False, True]), bias)[0, 0].tolist() == [[0, -math.inf, 2], [3, -math.inf, 5]]
+    assert add_bias(None, bias, 2, 3) is bias
+    assert add_bias("causal", bias, 2, 3)[0, 0].tolist() == [[0, 1, -math.inf], [3, 4, 5]]
+    assert add_bias(torch.tensor([True, False, True]), bias, 2, 3)[0, 0].tolist() == [
+        [0, -math.inf, 2],
+        [3, -math.inf, 5],
+    ]

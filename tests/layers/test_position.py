@@ -91,7 +91,7 @@ def test_alibi_slopes() -> None:
 
 def test_alibi_keeps_its_precision_in_bfloat16() -> None:
     queries, keys = torch.tensor([[1001]]), torch.arange(1002)[None]
-    exact, cast = Alibi(8).prepare(queries, keys).join(None), Alibi(8).bfloat16().prepare(queries, keys).join(None)
+    exact, cast = Alibi(8).prepare(queries, keys).bias, Alibi(8).bfloat16().prepare(queries, keys).bias
     near = slice(900, 1002)
     torch.testing.assert_close(cast.float()[..., near], exact[..., near], atol=0.51, rtol=2**-8)
 
@@ -109,6 +109,6 @@ def test_relative_buckets_are_t5s() -> None:
 
 def test_relative_distance_is_key_minus_query() -> None:
     layer = Relative(2)
-    bias = layer.prepare(torch.tensor([[4]]), torch.tensor([[2, 4, 7]])).join(None)
+    bias = layer.prepare(torch.tensor([[4]]), torch.tensor([[2, 4, 7]])).bias
     assert bias.shape == (1, 2, 1, 3)
     assert_close(bias[0, :, 0].T, layer.table.weight[[2, 0, 16 + 3]])

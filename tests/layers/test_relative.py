@@ -22,12 +22,12 @@ from heedful.config import (
     StackConfig,
     TransformerXLPosition,
 )
-from heedful.errors import HeedfulError
 from heedful.inspection import intervene
 from heedful.kernels import using
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.layers import relative
 from heedful.layers.position import PositionScheme, RelativeEncoding, log_bucket
+from heedful.models.deberta import first_block_of
 from heedful.stack import Stack
 from relative_schemes import CONTENT, OTHER_CONTENT
 from tolerances import assert_close
@@ -38,7 +38,8 @@ B, T, D, H, E = 2, 6, 12, 3, 4
 
 def stack_of(position: Any, depth: int = 1, **changes: Any) -> Stack:
     torch.manual_seed(0)
-    stack = Stack(StackConfig(dim=D, depth=depth, heads=H, position=position, **changes)).double().eval()
+    config = StackConfig(dim=D, depth=depth, heads=H, position=position, **changes)
+    stack = Stack(config, first_block_of(config)).double().eval()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.4)
     return stack
@@ -48,7 +49,7 @@ def attended(stack: Stack, x: Tensor, mask: Any = None) -> Tensor:
     """The output of the first attention for its input ``x`` (B, T, D)."""
     positions = torch.arange(x.size(1))[None]
     attention: Any = stack.block[0].attention
-    return attention(x, mask=stack.encoding(positions, positions).join(mask))
+    return attention(x, mask=mask, position=stack.encoding(positions, positions))
 
 
 def split(linear: nn.Module, x: Tensor) -> Tensor:
@@ -115,25 +116,15 @@ def test_an_attention_alone_computes_its_positions_under_every_mask(position: An
     # a causal query attends to the tokens up to itself, as the last query of a shorter text does
     prefixes = [attended(stack, x[:, :length])[:, -1:] for length in range(1, T + 1)]
     allowed = torch.ones(T, T, dtype=torch.bool).tril()
-    bias = torch.zeros(T, T).double().masked_fill(~allowed, float("-inf"))
-    for mask in ("causal", allowed, allowed[None, None], bias):
+    for mask in ("causal", allowed, allowed[None, None]):
         assert_close(attention(x, mask=mask, position=encoding), torch.cat(prefixes, 1))
-
-
-@SCHEMES
-@pytest.mark.parametrize("mask", [None, "causal", torch.ones(T, T, dtype=torch.bool), torch.zeros(T, T)])
-def test_without_positions_an_attention_refuses(position: Any, mask: Any) -> None:
-    stack = stack_of(position)
-    for part in (stack.block[0].attention, stack.block[0]):
-        with pytest.raises(HeedfulError, match=r"needs the distances of queries and keys; give position, .*the stack"):
-            part(torch.randn(B, T, D).double(), mask=mask)
 
 
 @SCHEMES
 def test_a_causal_block_alone_is_causal(position: Any) -> None:
     stack, x, p = stack_of(position, causal=True), torch.randn(B, T, D).double(), torch.arange(T)[None]
     own = stack.encoding(p, p)
-    expected = stack.block[0](x, mask=own.join("causal"), position=own)
+    expected = stack.block[0](x, mask="causal", position=own)
     assert_close(stack.block[0](x, position=own), expected)
     changed = x.clone()
     changed[:, -1] += 1
@@ -337,19 +328,6 @@ def test_values_need_a_softmax() -> None:
         stack_of("shaw", attention="doubled")
 
 
-@SCHEMES
-@torch.no_grad()
-def test_a_float_mask_is_added(position: Any) -> None:
-    stack, x = stack_of(position), torch.randn(B, T, D).double()
-    bias = torch.randn(B, 1, T, T).double()
-    bias[..., 1] = float("-inf")
-    with heedful.record(stack, "scores") as seen:
-        attended(stack, x)
-        scores = seen["block.0.attention.scores"]
-        attended(stack, x, bias)
-    assert_close(seen["block.0.attention.scores"], scores + bias)
-
-
 def test_dropout_drops_elements_of_the_rows() -> None:
     """DeBERTa's position rows drop out in each layer, at the rate of the embedding."""
     layer = relative.DisentangledLayer(DisentangledPosition(projections="own"), D, H, E, dropout=0.5).train()
@@ -427,3 +405,8 @@ def test_a_convolution_is_for_encoders_of_standard_blocks(changes: Any) -> None:
     heedful.register("block", "parallel-here", heedful.Block)
     with pytest.raises(heedful.HeedfulError, match="convolution reads the tokens around each"):
         StackConfig(dim=D, depth=1, heads=H, convolution=ConvolutionConfig(), **changes)
+
+
+def test_a_stack_alone_says_where_its_convolution_is() -> None:
+    with pytest.raises(heedful.HeedfulError, match=r"convolution beside its first .*ConvolutionBlock"):
+        Stack(StackConfig(dim=D, depth=1, heads=H, convolution=ConvolutionConfig()))

@@ -197,7 +197,7 @@ def test_a_key_of_the_configuration_that_is_not_read(published: Published, monke
 
 def test_a_mask_that_lets_padding_through(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published("bert")
-    monkeypatch.setattr("heedful.cache.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
+    monkeypatch.setattr("heedful.layers.mask.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
     report = verify(folder)
     assert verdicts(report, "failed") == LOGITS | {"padded left", "padded right", "mixed batch"}
 
@@ -215,7 +215,9 @@ def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_positions_that_count_padding(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published("gpt2")
-    monkeypatch.setattr("heedful.cache.token_positions", lambda real: torch.arange(real.size(1)).expand(len(real), -1))
+    for module in ("layers.mask", "cache"):
+        counted = lambda real: torch.arange(real.size(1)).expand(len(real), -1)  # noqa: E731
+        monkeypatch.setattr(f"heedful.{module}.token_positions", counted)
     report = verify(folder)
     assert {"padded left", "mixed batch", "batched text"} | LOGITS <= verdicts(report, "failed")
     assert "padded right" in verdicts(report, "ok")
@@ -319,7 +321,7 @@ def test_the_command_finds_a_fault(
     published: Published, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(published("bert"))
-    monkeypatch.setattr("heedful.cache.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
+    monkeypatch.setattr("heedful.layers.mask.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
     assert cli.main(["verify", folder]) == 1
     assert capsys.readouterr().out.startswith("5 of 8 checks failed, 5 skipped (")
     assert cli.main(["verify", folder, "--json"]) == 1

@@ -11,23 +11,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.cache import NoCache, TokenPositions, token_positions
+from heedful.cache import NoCache
 from heedful.config import StackConfig
 from heedful.export.traceable import Traceable
 from heedful.kernels.plan import Plan
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
-from heedful.layers.mask import Mask
+from heedful.layers.mask import Mask, TokenPositions, add_bias, token_positions
 from heedful.models import Decoder, EncoderDecoder, Model
 from heedful.stack import Stack, StackInput, padded
 
 
-def tensor_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+def tensor_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
     """Attention as one operation, with a tensor as mask and with keys repeated for the query heads that share them."""
     assert not isinstance(mask, str)  # the layout below makes tensors
     group = q.size(1) // k.size(1)
     if group > 1:
         k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+    tensor = mask if bias is None else add_bias(mask, bias, q.size(2), k.size(2))
+    return F.scaled_dot_product_attention(q, k, v, tensor, scale=scale)
 
 
 class Past(AttentionCache):

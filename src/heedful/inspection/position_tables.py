@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.embedding_space import cosine_similarity
 from heedful.layers.position import Learned, Rotary, Sinusoidal
-from heedful.layers.relative import RelativeMask
+from heedful.layers.relative import SharedTerms
 from heedful.stack import Stack
 from heedful.util.exact import as_float64
 
@@ -77,11 +77,11 @@ def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) 
     """
     module = _stack(model, stack)
     positions = torch.arange(_length(length, None), device=_device(module))[None]
-    bias = module.encoding(positions, positions).join(None)
+    bias = module.encoding(positions, positions).bias
     kind = module.config.position.kind
-    if isinstance(bias, RelativeMask):
+    if isinstance(bias, SharedTerms):
         raise HeedfulError(f"{kind!r} positions add to the scores what queries and keys decide; record 'c2p' and 'p2c'")
-    if not isinstance(bias, Tensor):
+    if bias is None:
         raise HeedfulError(f"{kind!r} positions add nothing to the scores; use alibi or relative positions")
     return bias[0].detach()
 

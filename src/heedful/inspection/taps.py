@@ -1,7 +1,7 @@
 """Attaches readers and editors to a model's tensors, and detaches them.
 
 A module's input or output is tapped by a hook; a tensor inside attention by an ``AttentionProbe``, which
-``Attention.forward`` calls in place of ``attend`` (``heedful.layers.probe``). The fused kernel keeps no attention
+``Attention.forward`` calls in place of ``attend`` (``heedful.inspection.probe``). The fused kernel keeps no attention
 weights: ``ObservedAttention`` computes them again from the same q and k, only for the heads and queries of each
 observer. If scores or weights are edited, it computes the output from the edited weights. Weights are in float32 at
 least, as they are inside the kernel, whatever the model or autocast computes in.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,12 +23,23 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.inspection.attention_maps import precise
+from heedful.inspection.probe import AttentionProbe, Edit, Hooked, Read, Tap
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
-from heedful.layers.attention import Attention, CustomAttention, add_value_rows, attend_by, attention_scores, weights_of
-from heedful.layers.mask import mask_rows
-from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
-from heedful.layers.relative import TERMS, RelativeMask
+from heedful.layers.attention import (
+    BATCH,
+    Attention,
+    Bias,
+    CustomAttention,
+    add_value_rows,
+    attention_scores,
+    repeat_shared_rows,
+    weights_of,
+)
+from heedful.layers.mask import Mask, mask_rows
+from heedful.layers.relative import TERMS, ScoreTerms
+
+SharedInput = tuple[Tensor, Tensor, Mask, Bias]  # keys, values, mask and bias
 
 _hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
 _eager_users: list[object] = []  # contexts that need compiled code to run as it is written
@@ -78,42 +89,37 @@ class ObservedAttention:
         """Returns True if anything observes or edits the weights."""
         return bool(self.observers or any(self.taps.values()))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float) -> Tensor:
         """Returns the output of ``attend`` (B, H, T, E), or the values weighted by the edited weights."""
-        shared = (k, v, mask)
-        k, v, mask = repeat_shared_rows(q, k, v, mask)
+        shared = (k, v, mask, bias)
+        k, v, mask, bias = repeat_shared_rows(q, k, v, mask, bias)
         if self.attention.attend not in KERNELS["attend"]:  # no softmax
-            return self._custom(q, shared, k, v, mask, scale, dropout)
+            return self._custom(q, shared, (k, v, mask, bias), scale, dropout)
         if not any(self.taps.values()):
             for observer in self.observers:
-                _recompute(observer, q.detach(), k.detach(), mask, scale)
-            return attend_by(self.attention.attend, q, *shared, scale, dropout)
-        scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
+                _recompute(observer, q.detach(), k.detach(), mask, bias, scale)
+            return BATCH.attend(self.attention.attend, q, *shared, scale, dropout)
+        scores = self.taps["scores"](_precise_scores(q, k, mask, bias, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for observer in self.observers:
             if observer.kind in TERMS:
-                _recompute(observer, q.detach(), k.detach(), mask, scale)
+                _recompute(observer, q.detach(), k.detach(), mask, bias, scale)
             else:
                 _select(observer, (scores if observer.kind == "scores" else pattern).detach())
-        return _mix(pattern, v, q.size(1), mask, dropout)
+        return _mix(pattern, v, q.size(1), bias, dropout)
 
-    def _custom(
-        self,
-        q: Tensor,
-        shared: tuple[Tensor, Tensor, Any],
-        k: Tensor,
-        v: Tensor,
-        mask: Any,
-        scale: float,
-        dropout: float,
-    ) -> Tensor:
-        """Attends as a custom function does; its own weights are shown and edited, or ``HeedfulError`` is raised."""
+    def _custom(self, q: Tensor, shared: SharedInput, own: SharedInput, scale: float, dropout: float) -> Tensor:
+        """Attends as a custom function does; its own weights are shown and edited, or ``HeedfulError`` is raised.
+
+        ``shared`` are keys, values, mask and bias, ``own`` these for each row of queries.
+        """
         attend = self.attention.attend
         if not self:  # queries, keys, values or the mixed values alone are observed
-            return attend_by(attend, q, *shared, scale, dropout)
-        if isinstance(mask, RelativeMask):
-            mask = mask.bias(q, k, scale)
-            shared = (*shared[:2], mask)
+            return BATCH.attend(attend, q, *shared, scale, dropout)
+        k, v, mask, bias = own
+        if isinstance(bias, ScoreTerms):
+            mask, bias = None, bias.bias(q, k, scale, mask)
+            shared = (*shared[:2], mask, bias)
         name = getattr(attend, "__name__", type(attend).__name__)
         if self.taps["scores"] or any(observer.kind != "pattern" for observer in self.observers):
             raise HeedfulError(
@@ -124,8 +130,8 @@ class ObservedAttention:
                 f"the attention function {name!r} is not registered, so its weights are not known; register it "
                 "with its weights: heedful.register('attention', ...)"
             )
-        weights = attend.weights(q, k, mask, scale)
-        output = attend(q, *shared, scale, dropout)
+        weights = attend.weights(q, k, mask, bias, scale)
+        output = BATCH.attend(attend, q, *shared, scale, dropout)
         if not dropout:
             _check_weights(name, output, _mix(weights, v, q.size(1), None, 0.0))
         pattern = self.taps["pattern"](weights)
@@ -144,21 +150,21 @@ def _check_weights(name: str, output: Tensor, mixed: Tensor) -> None:
         )
 
 
-def _mix(pattern: Tensor, v: Tensor, heads: int, mask: Any, dropout: float) -> Tensor:
+def _mix(pattern: Tensor, v: Tensor, heads: int, bias: Bias, dropout: float) -> Tensor:
     """Returns the values (B, K, S, E), mixed by weights (B, H, T, S): (B, H, T, E)."""
     weights = F.dropout(pattern, dropout)
     mixed = weights @ precise(v).repeat_interleave(heads // v.size(1), dim=1)
-    return add_value_rows(mixed, weights, mask).to(v.dtype)
+    return add_value_rows(mixed, weights, bias).to(v.dtype)
 
 
-def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
+def _precise_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):
-        return attention_scores(precise(q), precise(k), mask, scale)
+        return attention_scores(precise(q), precise(k), mask, bias, scale)
 
 
 @torch.inference_mode(False)  # recorded tensors may be used in autograd
 @torch.no_grad()
-def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Any, scale: float) -> None:
+def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> None:
     """Computes the weights of the observer's heads and queries, block by block."""
     heads = torch.as_tensor(range(q.size(1)) if observer.heads is None else observer.heads, device=q.device)
     keys = precise(k[:, heads // (q.size(1) // k.size(1))])
@@ -166,15 +172,17 @@ def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Any, scale
         queries = queries.to(q.device)
         block_q = precise(q[:, heads[:, None], queries])
         if observer.kind in TERMS:
+            assert isinstance(bias, ScoreTerms)  # the paths of terms exist for these alone
             with torch.autocast(q.device.type, enabled=False):
-                observer.receive(mask.term(observer.kind, block_q, keys, scale, queries, heads), first)
+                observer.receive(bias.term(observer.kind, block_q, keys, scale, queries, heads), first)
             continue
-        if isinstance(mask, RelativeMask):
+        if isinstance(bias, ScoreTerms):
             with torch.autocast(q.device.type, enabled=False):
-                block_mask: Any = mask.bias(block_q, keys, scale, queries=queries, heads=heads)
+                block_bias: Tensor | None = bias.bias(block_q, keys, scale, mask, queries=queries, heads=heads)
+            block_mask = None
         else:
-            block_mask = mask_rows(mask, queries, q.size(2), k.size(2), heads)
-        scores = _precise_scores(block_q, keys, block_mask, scale)
+            block_mask, block_bias = (mask_rows(x, queries, q.size(2), k.size(2), heads) for x in (mask, bias))
+        scores = _precise_scores(block_q, keys, block_mask, block_bias, scale)
         observer.receive(scores if observer.kind == "scores" else weights_of(scores), first)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.kernels.cpu_dropout import DropoutMasks
-from heedful.layers.attention import fused_attention
-from heedful.layers.mask import Mask, tensor_mask
+from heedful.layers.attention import float_mask, fused_attention
+from heedful.layers.mask import Mask, add_bias
 
 QUERIES = 128  # of a block
 VECTOR = 32  # bfloat16 numbers of a vector instruction
@@ -189,55 +189,41 @@ class BlockedAttention(torch.autograd.Function):
         return *attention_backward(dy, q, k, v, saved, dmask), dmask, None, None, None
 
 
-def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+def blocked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
     """Computes ``fused_attention`` in blocks: faster on a CPU with dropout, or with a gradient in bfloat16.
 
+    So is a learned bias of every score, with which PyTorch has no fused kernel; a bias that sequences share is left to
+    it.
+
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
-    >>> torch.allclose(blocked_attention(q, k, v, "causal", 1.0), fused_attention(q, k, v, "causal", 1.0), atol=1e-6)
+    >>> expected = fused_attention(q, k, v, "causal", None, 1.0)
+    >>> torch.allclose(blocked_attention(q, k, v, "causal", None, 1.0), expected, atol=1e-6)
     True
     """
-    has_learned_bias = isinstance(mask, Tensor) and mask.requires_grad
-    needs_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
-    is_faster = 0 < dropout < 1 or (dropout == 0 and needs_gradient and dtype not in FUSED and k.size(2) <= KEYS)
-    is_empty = not (q.numel() and k.numel())
-    if not is_faster or is_empty or q.device.type != "cpu" or has_learned_bias or len(q) != len(k):
-        return fused_attention(q, k, v, mask, scale, dropout)
+    if bias is not None:
+        bias, mask = add_bias(mask, bias, q.size(2), k.size(2)), None
     causal = isinstance(mask, str) and q.size(2) <= k.size(2)
+    if not is_faster_in_blocks(q, k, v, bias, dropout):
+        return fused_attention(q, k, v, mask, bias, scale, dropout)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    bias = None if causal else mask_bias(tensor_mask(mask, q.size(2), k.size(2), q.device), q.dtype)
+    if bias is None and mask is not None and not causal:
+        bias = float_mask(mask, q.new_empty(1).expand(*q.shape[:3], k.size(2)))
+    bias = None if bias is None else bias.to(dtype)[(None,) * (4 - bias.ndim)]
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) if len(q[0]) > len(x[0]) else x for x in (k, v))
     with torch.autocast("cpu", enabled=False):
         y: Tensor = BlockedAttention.apply(q.contiguous(), k.contiguous(), v.contiguous(), bias, causal, scale, dropout)
     return y
 
 
-def biased_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``blocked_attention``, in blocks too with a learned bias (B, H, T, S), which gets its gradient.
-
-    PyTorch has no fused kernel with a learned bias.
-
-    >>> bias = torch.randn(1, 2, 5, 5, requires_grad=True)
-    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
-    >>> torch.allclose(biased_attention(q, k, v, bias, 1.0), fused_attention(q, k, v, bias, 1.0), atol=1e-6)
-    True
-    """
-    is_learned = isinstance(mask, Tensor) and mask.requires_grad and mask.shape == (*q.shape[:3], k.size(2))
-    if not is_learned or q.device.type != "cpu" or k.size(2) > KEYS or dropout >= 1 or not (q.numel() and k.numel()):
-        return blocked_attention(q, k, v, mask, scale, dropout)
+def is_faster_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    """Returns True if ``blocked_attention`` computes blocks."""
+    if q.device.type != "cpu" or not (q.numel() and k.numel()) or len(q) != len(k) or dropout >= 1:
+        return False
+    if bias is not None and bias.requires_grad:
+        return bias.shape == (*q.shape[:3], k.size(2)) and k.size(2) <= KEYS
+    needs_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
-    assert isinstance(mask, Tensor)  # as a learned bias is
-    q, k, v, bias = (x.to(dtype) for x in (q, k, v, mask))
-    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) if len(q[0]) > len(x[0]) else x for x in (k, v))
-    with torch.autocast("cpu", enabled=False):
-        y: Tensor = BlockedAttention.apply(q.contiguous(), k.contiguous(), v.contiguous(), bias, False, scale, dropout)
-    return y
-
-
-def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Returns the bias of scores (B, H, T, S): 0 and −∞ for a boolean mask; a float bias is returned as it is."""
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        mask = torch.where(mask, 0.0, float("-inf"))
-    return mask.to(dtype)[(None,) * (4 - mask.ndim)]
+    return dropout > 0 or (needs_gradient and dtype not in FUSED and k.size(2) <= KEYS)

@@ -35,13 +35,14 @@ from heedful.kernels.few_rows import (
     run,
 )
 from heedful.kernels.fused_projections import FusedAttention
-from heedful.kernels.unpadded import fused_row_attention, is_standard, unpadded_inference
-from heedful.layers.attention import Attention, float_mask
+from heedful.kernels.unpadded import is_standard, unpadded_inference
+from heedful.layers.attention import Attention, Bias, float_mask, fused_attention
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity, LayerNorm, RMSNorm
 from heedful.layers.position import Alibi, Learned, PositionScheme, Relative, Rotary, Rotation, Sinusoidal
+from heedful.layers.relative import SharedTerms
 from heedful.stack import Block, Residual, Skip, Stack, StackInput, block_input
 
 StepCache = Cache | StaticCache | SlotCache
@@ -117,7 +118,7 @@ def _has_parts(block: Block, norms: tuple[type, ...]) -> bool:
         all(type(linear) is CompiledLinear for linear in linears)
         and all(type(slot) in norms for slot in slots)
         and all(type(norm) in (Identity, RMSNorm) for norm in head_norms)
-        and all(part.attend is fused_row_attention for part in attentions)
+        and all(part.attend is fused_attention for part in attentions)
     )
 
 
@@ -172,7 +173,7 @@ class CompiledStep:
         if any(self.hooks) or any(map(contains, self.states, repeat("forward"))):
             return True
         for part in self.attentions:
-            if part.get("probe") is not None or part["training"] or part["attend"] is not fused_row_attention:
+            if part.get("probe") is not None or part["training"] or part["attend"] is not fused_attention:
                 return True
         return any(map(itemgetter("training"), self.dropouts)) or any(map(ne, self.parts, self.parts_before))
 
@@ -298,7 +299,7 @@ class CompiledStep:
         stream = scratch[: rows * self.dim]
         stream.view_as(x).copy_(x)
         of_window = dict(zip(stack.windows, contexts, strict=True))
-        biases = {window: bias_of(context["mask"]) for window, context in of_window.items()}
+        biases = {window: bias_of(context["mask"], context["position"].bias) for window, context in of_window.items()}
         cross_bias = bias_of(contexts[0]["memory_mask"])
         keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
@@ -359,11 +360,12 @@ def epsilon_of(norm: nn.Module) -> float:
     return torch.finfo(torch.float32).eps if epsilon is None else epsilon
 
 
-def bias_of(mask: Mask) -> Tensor | None:
-    """Returns a mask of one query as a float32 bias (R or 1, H or 1, 1, S); None for None."""
+def bias_of(mask: Mask, bias: Bias | SharedTerms[Any] = None) -> Tensor | None:
+    """Returns mask and bias of one query as a float32 bias (R or 1, H or 1, 1, S); None for None."""
+    assert bias is None or isinstance(bias, Tensor)  # ``POSITIONS``
     if not isinstance(mask, Tensor):
-        return None
-    return float_mask(mask, torch.empty(0).expand(1, 1, 1, 0)).float().contiguous()
+        return None if bias is None else bias.float().contiguous()
+    return float_mask(mask, torch.empty(1).expand(1, 1, 1, mask.size(-1)), bias).float().contiguous()
 
 
 def add_bias(keys: KeyValues, bias: Tensor | None, rows: int, heads: int) -> None:

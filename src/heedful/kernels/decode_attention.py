@@ -11,13 +11,13 @@ Shapes: R rows, H query heads, K key-value heads, C columns of keys, E head size
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from heedful.cache import Store, Stored, store_columns
 from heedful.kernels.vocabulary_loss import runs_triton
+from heedful.layers.mask import Mask
 
 TILE = 8192  # numbers of keys that a program reads at a time
 LEAST_COLUMNS = 512  # of a part, so that its work is worth a second kernel
@@ -26,7 +26,7 @@ MANY_QUERIES, MANY_COLUMNS = 128, 2048  # of grouped heads, from which on PyTorc
 PROGRAMS = 264  # wanted on the device: two for each multiprocessor of a large one
 
 
-def takes_one_query(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> bool:
+def takes_one_query(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     """Returns True if ``decode_attention`` computes the attention of q (R, H, 1, E): one query a row, a boolean mask of
     the keys, no gradient, on an NVIDIA GPU with Triton.
     """

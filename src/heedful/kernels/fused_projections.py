@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import PrepackedLinear
-from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues
+from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues, Rows
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
 from heedful.layers.position import NO_ENCODING, PositionEncoding
@@ -40,6 +41,7 @@ class FusedAttention(Attention):
         biases: list[Tensor] = [part.bias for part in projections if part.bias is not None]
         self.projections = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
         self.query_norm, self.key_norm, self.relative = attention.query_norm, attention.key_norm, attention.relative
+        self.alone = attention.alone
         self.out = make_linear(attention.out.weight, attention.out.bias)  # type: ignore[assignment]  # any linear map
         self.projected: tuple[Tensor, Tensor, Tensor] | None = None  # the last rows, their queries and keys
 
@@ -51,18 +53,18 @@ class FusedAttention(Attention):
         mask: Mask = None,
         position: PositionEncoding | None = None,
         cache: AttentionCache | None = None,
+        rows: Rows = BATCH,
     ) -> Tensor:
         """Computes ``Attention.forward`` for self-attention; raises ``HeedfulError`` for another ``source``."""
         if source is not None:
             raise HeedfulError("fused projections compute self-attention only; use an Attention for cross-attention")
+        mask = self.own_mask(mask, position, x.size(1), rows)
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))  # (B, heads, T, E)
         k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))
         q, dropout = position.rotate(self.query_norm(q)), self.dropout if self.training else 0.0
-        attend = self.probe or self.attend
-        if self.relative is not None:
-            attend, mask = self.with_terms(mask, position, q)
-        y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
+        attend = self.probe or partial(rows.attend, self.attend)
+        y = attend(q, k, v, mask, self.score_bias(position, q), self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def project_rows(self, rows: Tensor) -> KeysValues:

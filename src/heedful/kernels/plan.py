@@ -31,12 +31,7 @@ from heedful.kernels.compiled_step import compiled_decoding
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import has_onednn, onednn_is_faster, onednn_linear, onednn_training_linear
-from heedful.kernels.unpadded import (
-    blocked_row_attention,
-    fused_row_attention,
-    unpadded_inference,
-    unpadded_training,
-)
+from heedful.kernels.unpadded import unpadded_inference, unpadded_training
 from heedful.kernels.varlen import gpu_attention, product_dtype, varlen_layout
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout, DropPath
@@ -61,20 +56,26 @@ AUTO = "auto"  # the value of Model.kernels before a plan is applied: as written
 LARGE = 2**17  # elements of a weight from which oneDNN saves more than the extra call in Python costs
 
 
-def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+def traceable_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
     """Computes ``explicit_attention``: a tracer cannot follow the fused kernel, which compares two lengths."""
-    return explicit_attention(q, k, v, mask, scale, dropout)
+    return explicit_attention(q, k, v, mask, bias, scale, dropout)
 
 
-def two_query_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``fused_row_attention``; a single query is computed twice, in inference on a CPU.
+def two_query_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Computes ``fused_attention``; a single query is computed twice, in inference on a CPU.
 
     The product of a matrix and a single query may round by the alignment of its memory, which differs from thread to
     thread; a product of two queries does not. Heads that share keys are several queries already.
     """
     if q.size(2) != 1 or q.size(1) != k.size(1):
-        return fused_row_attention(q, k, v, mask, scale, dropout)
-    return fused_row_attention(q.repeat(1, 1, 2, 1), k, v, mask, scale, dropout)[:, :, :1]
+        return fused_attention(q, k, v, mask, bias, scale, dropout)
+    if isinstance(mask, str):
+        mask = None  # a single query is the last token, which attends to all
+    return fused_attention(q.repeat(1, 1, 2, 1), k, v, mask, bias, scale, dropout)[:, :, :1]
 
 
 def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
@@ -191,7 +192,7 @@ PLANS = {
         Plan("plain"),
         Plan(
             "cpu-training",
-            attend=blocked_row_attention,
+            attend=blocked_attention,
             linear=_training_linear,
             dropout=cpu_dropout,  # and of attention weights, by the masks of the same file
             layout=unpadded_training,
@@ -199,14 +200,12 @@ PLANS = {
         ),
         Plan(
             "cpu-inference",
-            attend=fused_row_attention,
             linear=_inference_linear,
             layout=unpadded_inference,
             add=filled_slots,
         ),
         Plan(
             "cpu-compiled",
-            attend=fused_row_attention,
             linear=_inference_linear,
             layout=compiled_decoding,
             add=filled_slots,
@@ -230,10 +229,7 @@ SLOTS: dict[Any, str] = {
     Residual.forward: "add",
 }
 KERNELS: dict[str, tuple[Any, ...]] = {
-    "attend": (
-        *(fused_attention, fused_row_attention, two_query_attention, traceable_attention),
-        *(blocked_attention, blocked_row_attention, gpu_attention),
-    ),
+    "attend": (*(fused_attention, two_query_attention, traceable_attention, blocked_attention, gpu_attention),),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_decoding),
@@ -306,9 +302,8 @@ def attending(model: nn.Module, attend: Attend | None) -> Iterator[None]:
 
     Custom attention, and the kernels of other plans, stay.
     """
-    fused = (fused_attention, fused_row_attention)
     parts = [] if attend is None else [part for part in model.modules() if slot_of(part) == "attend"]
-    before = [(vars(part), part.attend) for part in parts if part.attend in fused]
+    before = [(vars(part), part.attend) for part in parts if part.attend is fused_attention]
     for attributes, _ in before:
         attributes["attend"] = attend
     try:

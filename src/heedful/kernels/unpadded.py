@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import TokenPositions, token_positions
 from heedful.kernels.allocator import rounded_rows
-from heedful.kernels.blocked_attention import biased_attention, blocked_attention
+from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
-from heedful.layers.attention import BIASED, Attend, Attention, attend_by, fused_attention
+from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
 from heedful.layers.dropout import DropPath
-from heedful.layers.mask import padding_mask
-from heedful.layers.position import PositionEncoding
-from heedful.layers.relative import RelativeMask, Segments
-from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Residual, Stack, StackInput, padded
+from heedful.layers.mask import Mask, TokenPositions, own_positions, padding_mask, token_positions
+from heedful.layers.position import RowEncoding
+from heedful.layers.relative import ScoreTerms, Segments
+from heedful.stack import ALL_TOKENS, Block, BlockContext, Residual, Stack, StackInput, padded
 
 
 def is_observed(part: nn.Module) -> bool:
@@ -95,28 +94,19 @@ class TokenRow:
         return self.scatter(q.transpose(1, 2)).transpose(1, 2)
 
 
-class RowMask(NamedTuple):
-    """Attention mask between two token rows: ``mask`` is the mask of the padded batches."""
+class TokenRows(NamedTuple):
+    """Rows of queries and keys; mask and bias are those of the padded batches."""
 
     queries: TokenRow
     keys: TokenRow
-    mask: Any
 
-    def bind(self, *arguments: Any) -> RowMask:
-        """Returns the mask with the terms of a layer (``heedful.layers.relative``)."""
-        return self._replace(mask=self.mask.bind(*arguments))
-
-
-def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``blocked_attention``; also takes a ``RowMask``: then q is (1, H, N, E), k and v are (1, H, M, E)."""
-    if not isinstance(mask, RowMask):
-        return blocked_attention(q, k, v, mask, scale, dropout)
-    q, k, v = mask.queries.scatter_heads(q), mask.keys.scatter_heads(k), mask.keys.scatter_heads(v)
-    y = attend_by(blocked_attention, q, k, v, mask.mask, scale, dropout)  # (B, H, T, E)
-    return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
-
-
-BIASED.update({blocked_attention: biased_attention, blocked_row_attention: biased_attention})
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
+        """Computes attention of q (1, H, N, E) to k and v (1, K, M, E) by a kernel: (1, H, N, E)."""
+        q, k, v = self.queries.scatter_heads(q), self.keys.scatter_heads(k), self.keys.scatter_heads(v)
+        y = BATCH.attend(kernel, q, k, v, mask, bias, scale, dropout)  # (B, H, T, E)
+        return self.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
 
 
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
@@ -137,23 +127,24 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     if not has_training_padding(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
-    tokens = NO_CACHE.extend(x, batch.mask)
-    bias = stack.encoding(tokens.queries, tokens.keys, batch.segments)
-    masks = {window: bias.join(stack.self_mask(tokens, window)) for window in stack.attention_masks}
+    tokens = own_positions(x, batch.mask)
+    padded_position = stack.encoding(tokens.queries, tokens.keys, batch.segments)
+    under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.attention_masks}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
-    position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
+    rotation = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.position.embed(row.gather(x), row.positions, tokens.end)
     x = stack.dropout(stack.embedding_norm(x))
-    memory_mask: RowMask | None = None
+    memory_mask, memory_rows = None, TokenRows(row, row)
     if memory is not None:
         memory_row = TokenRow(real_tokens(memory, batch.memory_mask), fill)
-        allowed = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
-        memory_mask = RowMask(row, memory_row, allowed)
-        memory = memory_row.gather(memory)
+        memory_mask = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
+        memory, memory_rows = memory_row.gather(memory), TokenRows(row, memory_row)
+    rows: dict[str, Rows] = {"rows": TokenRows(row, row), "memory_rows": memory_rows}
     for block, window in zip(stack.block, stack.windows, strict=True):
-        mask = RowMask(row, row, masks[window])
-        x = block(x, mask=mask, position=position, memory=memory, memory_mask=memory_mask)
+        mask, position = under_masks[window]
+        position = RowEncoding(rotation, position)
+        x = block(x, mask=mask, position=position, memory=memory, memory_mask=memory_mask, **rows)
     return row.scatter(stack.norm(x))
 
 
@@ -165,7 +156,7 @@ def has_training_padding(stack: Stack, batch: StackInput) -> bool:
     if any(mask.dtype is not torch.bool or mask.ndim == 3 for mask in masks) or all(bool(mask.all()) for mask in masks):
         return False
     drops_paths = any(isinstance(part, DropPath) and part.rate > 0 for part in stack.block[-1].modules())
-    return not drops_paths and not is_observed(stack) and attends_with(stack, blocked_row_attention)
+    return not drops_paths and not is_observed(stack) and attends_with(stack, blocked_attention)
 
 
 def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -231,47 +222,39 @@ class SortedTokenRow:
         return torch.cat([group.view(indices)[:, tokens].flatten() for group in self.groups])
 
 
-class GroupMask(NamedTuple):
-    """Mask within the sequences of a row: ``mask`` fits the longest sequence; ``queries`` are the query tokens."""
+class GroupRows(NamedTuple):
+    """Sequences of a row in groups of one length; mask and bias fit the longest. ``queries`` are the query tokens."""
 
     groups: list[SequenceGroup]
-    mask: Any
     queries: slice = ALL_TOKENS
     segments: Tensor | None = None  # (N,) of the tokens of the row
 
-    def bind(self, *arguments: Any) -> GroupMask:
-        """Returns the mask with the terms of a layer (``heedful.layers.relative``)."""
-        return self._replace(mask=self.mask.bind(*arguments))
-
-    def attend(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
         """Computes attention of q, k, v (1, H, N, E): (1, H, M, E), for the M of N tokens that are ``queries``."""
         outputs = []
         for group in self.groups:
             group_q, group_k, group_v = (group.view(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
-            mask = self.crop(group)
-            y = attend_by(attend, group_q[:, :, self.queries], group_k, group_v, mask, scale, dropout)
+            own_mask = self.crop(mask, group.length) if isinstance(mask, Tensor) else mask
+            own_bias = self.crop_bias(bias, group)
+            y = BATCH.attend(kernel, group_q[:, :, self.queries], group_k, group_v, own_mask, own_bias, scale, dropout)
             outputs.append(y.transpose(1, 2).flatten(0, 1))  # (sequences, H, tokens, E) → (sequences · tokens, H, E)
         return torch.cat(outputs)[None].transpose(1, 2)
 
-    def crop(self, group: SequenceGroup) -> Any:
-        """Returns the mask of the sequences of a group."""
-        length = group.length
-        if isinstance(self.mask, RelativeMask):
-            mask = self.mask.crop(length, self.queries)
-            if self.segments is None:
-                return mask
-            segments = group.view(self.segments)
-            return replace(mask, segments=Segments(segments[:, self.queries], segments))
-        if not isinstance(self.mask, Tensor):
-            return self.mask
-        return self.mask[..., :length, :length][..., self.queries, :]
+    def crop(self, tensor: Tensor, length: int) -> Tensor:
+        """Returns a mask or bias of the longest sequence for sequences of ``length`` tokens."""
+        return tensor[..., :length, :length][..., self.queries, :]
 
-
-def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``fused_attention``; also takes a ``GroupMask``."""
-    if isinstance(mask, GroupMask):
-        return mask.attend(fused_attention, q, k, v, scale, dropout)
-    return fused_attention(q, k, v, mask, scale, dropout)
+    def crop_bias(self, bias: Bias, group: SequenceGroup) -> Bias:
+        """Returns the bias of the sequences of a group."""
+        if not isinstance(bias, ScoreTerms):
+            return None if bias is None else self.crop(bias, group.length)
+        terms = bias.crop(group.length, self.queries)
+        if self.segments is None:
+            return terms
+        segments = group.view(self.segments)
+        return replace(terms, segments=Segments(segments[:, self.queries], segments))
 
 
 def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
@@ -301,28 +284,32 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     if batch.memory is not None or batch.cache is not None or (mask is not None and bool((mask > 1).any())):
         return padded(stack, batch)
-    if is_observed(stack) or not attends_with(stack, fused_row_attention):
+    if is_observed(stack) or not attends_with(stack, fused_attention):
         return padded(stack, batch)
     row = SortedTokenRow(real_tokens(x, mask).bool())
     if not row.groups:
         return torch.zeros_like(x)
     longest = row.groups[-1].length
     positions = torch.arange(longest, device=x.device)[None]
-    bias = stack.encoding(positions, positions)
+    longest_position = stack.encoding(positions, positions)
     longest_tokens = TokenPositions(positions, positions, None, longest)
-    longest_masks = {window: bias.join(stack.self_mask(longest_tokens, window)) for window in stack.attention_masks}
+    rotation = stack.encoding(row.positions, row.positions[:, :0])
     segments = None if batch.segments is None else batch.segments.flatten()[row.indices]
-    masks = [GroupMask(row.groups, longest_masks[window], segments=segments) for window in stack.windows]
-    position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
+    rows = GroupRows(row.groups, segments=segments)
+    contexts: dict[int | None, BlockContext] = {}
+    for window in stack.attention_masks:
+        own_mask, position = stack.under_mask(longest_position, longest_tokens, window)
+        contexts[window] = {"mask": own_mask, "position": RowEncoding(rotation, position), "rows": rows}
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.dropout(stack.embedding_norm(x))
     *blocks, last = stack.block
-    for block, group_mask in zip(blocks, masks[:-1], strict=True):
-        x = block(x, mask=group_mask, position=position)
+    *windows, last_window = stack.windows
+    for block, window in zip(blocks, windows, strict=True):
+        x = block(x, **contexts[window])
     if tokens == ALL_TOKENS:
-        return row.scatter(stack.norm(last(x, mask=masks[-1], position=position)))
+        return row.scatter(stack.norm(last(x, **contexts[last_window])))
     selected = row.select(tokens)
-    x = last_block(last, x, selected, masks[-1]._replace(queries=tokens), position)
+    x = last_block(last, x, selected, contexts[last_window] | {"rows": rows._replace(queries=tokens)})
     return row.scatter(stack.norm(x), selected)
 
 
@@ -334,13 +321,13 @@ def tokens_needed(stack: Stack, batch: StackInput) -> slice:
     return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
 
 
-def last_block(block: nn.Module, x: Tensor, selected: Tensor, mask: GroupMask, position: PositionEncoding) -> Tensor:
+def last_block(block: nn.Module, x: Tensor, selected: Tensor, context: BlockContext) -> Tensor:
     """Returns the output (1, M, D) of a block at ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all."""
     assert isinstance(block, Block)  # ``attends_with``
     residual = block.attention_residual
 
-    def attention(_: Tensor, **context: Any) -> Tensor:
+    def attention(_: Tensor) -> Tensor:
         return block.attention(residual.before(x, None), **context)  # keys and values of every token
 
-    y = residual(x[:, selected], None, attention, mask=mask, position=position)
+    y = residual(x[:, selected], None, attention)
     return block.feed_forward_residual(y, None, block.feed_forward)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
-from heedful.layers.attention import Attention, fused_attention
+from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded
@@ -118,7 +118,7 @@ def varlen_attention(
 
 
 class Sequences(NamedTuple):
-    """Mask that allows attention within sequences.
+    """Sequences in a row, each of which attends to itself alone: without a mask, a bias or another kernel.
 
     Attributes:
         queries: (M + 1,) starts of their queries.
@@ -132,8 +132,13 @@ class Sequences(NamedTuple):
     window: tuple[int, int]
     longest: int | None = None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Computes attention of q (B, H, T, E) to k and v (B, K, S, E): (B, H, T, E)."""
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
+        """Computes attention of q (B, H, T, E) to k and v (B, K, S, E) by ``varlen_attn``: (B, H, T, E)."""
+        assert mask is None  # ``uses_varlen``
+        assert bias is None
+        assert not dropout
         dtype, shape = product_dtype(q), (q.size(0), q.size(2))
         q, k, v = (x.to(dtype).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B, H, T, E) → (B · T, H, E)
         longest_q, longest_k = self.longest or shape[1], self.longest or k.size(0) // shape[0]
@@ -141,25 +146,26 @@ class Sequences(NamedTuple):
         return y.unflatten(0, shape).transpose(1, 2)
 
 
-def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``fused_attention``; also takes ``Sequences`` as its mask.
+def gpu_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Computes ``fused_attention``, by other kernels where they are faster.
 
     Where query heads share keys, keys and values are repeated unless the flash kernel applies: of PyTorch's other
     kernels only the plain one, which stores all attention weights, takes shared heads.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
-    >>> torch.allclose(gpu_attention(q, k, v, None, 1.0), fused_attention(q, k, v, None, 1.0), atol=1e-6)
+    >>> expected = fused_attention(q, k, v, None, None, 1.0)
+    >>> torch.allclose(gpu_attention(q, k, v, None, None, 1.0), expected, atol=1e-6)
     True
     """
-    if isinstance(mask, Sequences):
-        return mask.attend(q, k, v, scale)
-    if not dropout and takes_one_query(q, k, v, mask):
+    if not dropout and bias is None and isinstance(mask, Tensor) and takes_one_query(q, k, v, mask):
         return decode_attention(q, k, v, mask, scale)
     several = q.size(2) > 1 or q.size(0) > k.size(0)  # the heads of a single query become queries of one head
-    if q.size(1) != k.size(1) and several and not allows_flash(q, k, mask):
+    if q.size(1) != k.size(1) and several and not (bias is None and allows_flash(q, k, mask)):
         shape = (-1, -1, q.size(1) // k.size(1), -1, -1)
         k, v = (x[:, :, None].expand(shape).flatten(1, 2) for x in (k, v))  # (B, K, S, E) → (B, H, S, E)
-    return fused_attention(q, k, v, mask, scale, dropout)
+    return fused_attention(q, k, v, mask, bias, scale, dropout)
 
 
 def allows_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
@@ -254,8 +260,8 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     if own and can_pack(stack, batch):
         return without_padding(stack, batch)
     order: FrontOrder | None = None
-    self_masks: dict[int | None, Sequences] | None = None
-    memory_mask: Any = None
+    rows: dict[int | None, Rows] | None = None
+    memory_rows: Rows = BATCH
     tokens = batch.x.size(1)
     if own:
         assert batch.mask is not None  # ``uses_varlen``
@@ -264,15 +270,15 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
             order = FrontOrder(batch.mask)
             batch, starts = batch._replace(x=order.move(batch.x), mask=order.real), order.starts
         assert starts is not None  # ``uses_varlen``
-        self_masks = {window: Sequences(starts, starts, reach(stack, window)) for window in stack.attention_masks}
+        rows = {window: Sequences(starts, starts, reach(stack, window)) for window in stack.attention_masks}
     if cross:
         assert batch.memory is not None  # ``uses_varlen``
         assert batch.memory_mask is not None
         source = FrontOrder(batch.memory_mask)
         every_query = row_starts(torch.full_like(source.lengths, tokens), tokens)
-        memory_mask = Sequences(every_query, source.starts, (-1, -1))
+        memory_rows = Sequences(every_query, source.starts, (-1, -1))
         batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
-    y = padded(stack, batch, self_masks, memory_mask)
+    y = padded(stack, batch, rows, memory_rows)
     return y if order is None else order.restore(y)
 
 
@@ -305,11 +311,11 @@ def without_padding(stack: Stack, batch: StackInput) -> Tensor:
     if not len(row.indices):
         return torch.zeros_like(batch.x)
     starts = F.pad(batch.mask.sum(1).cumsum(0), (1, 0)).int()
-    masks = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.attention_masks}
+    rows = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.attention_masks}
     position = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.embedding_norm(stack.position.embed(row.gather(batch.x), row.positions, longest))
     for block, window in zip(stack.block, stack.windows, strict=True):
-        x = block(x, mask=masks[window], position=position)
+        x = block(x, position=position, rows=rows[window])
     return row.scatter(stack.norm(x))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from heedful.config import StackConfig
+from heedful.config import LearnedPosition, NoPosition, SinusoidalPosition, StackConfig
 from heedful.errors import HeedfulError, lookup
 from heedful.layers.linear import Linear
-from heedful.layers.mask import Mask, tensor_mask
+from heedful.layers.mask import Mask, add_bias, check_boolean, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
-from heedful.layers.probe import repeat_shared_rows
-from heedful.layers.relative import STORED, RelativeLayer, RelativeMask, block_sizes, relative_layer_of
+from heedful.layers.relative import STORED, RelativeLayer, ScoreTerms, SharedTerms, block_sizes, relative_layer_of
 
 OTHER_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
+Bias = Tensor | ScoreTerms | None  # of the scores: broadcasts to (B, H, T, S), or terms of a layer
 
 
 class AttentionCache:
@@ -51,20 +51,40 @@ class Attend(Protocol):
     rows, each for n rows of q, and the mask depends on the keys alone, (B / n, 1, 1, S).
     """
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
-        """Returns softmax(scale · q kᵀ + mask) v."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float
+    ) -> Tensor:
+        """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
+class AttendUnder(Protocol):
+    """Attention whose bias may be terms that depend on the queries and keys: a kernel by rows, or a probe."""
 
-    ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
-    that share keys become queries of one row, so that the keys are read once for these rows; they raise
-    ``HeedfulError`` for "causal". A plan may put another implementation in its place: in training on a CPU,
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float) -> Tensor:
+        """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
+
+
+class Rows(Protocol):
+    """How the tokens of queries and keys lie in memory: computes their attention by a kernel, which takes a batch."""
+
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
+        """Returns the output of attention, in the layout of ``q``."""
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Computes softmax(scale · q kᵀ + bias) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
+
+    ``mask`` is None, "causal" (aligned bottom-right) or a boolean tensor (True: may attend); ``bias`` is added to the
+    scores. Rows of q that share keys become queries of one row, so that the keys are read once for these rows; they
+    raise ``HeedfulError`` for "causal". A plan may put another implementation in its place: in training on a CPU,
     ``heedful.kernels.blocked_attention``.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
-    >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape
+    >>> fused_attention(q, k, v, "causal", None, scale=8**-0.5).shape
     torch.Size([1, 4, 3, 8])
     """
     if len(q) > len(k):
@@ -74,17 +94,20 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
                 f"{mask!r}; give each row of queries its own keys"
             )
         shape = (len(k), -1, *q.shape[1:])  # (B / n, n, H, T, E)
-        y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, scale, dropout)
+        y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, bias, scale, dropout)
         return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
+    if bias is not None:
+        bias, mask = add_bias(mask, bias, q.size(-2), k.size(-2)), None
     grouped = q.size(1) != k.size(1)
     if grouped and q.size(2) == 1 and not isinstance(mask, str):  # a group's heads become queries of one head
-        y = fused_attention(q[:, :, 0].unflatten(1, (k.size(1), -1)), k, v, _by_group(mask, k.size(1)), scale, dropout)
+        mask, bias = (_by_group(x, k.size(1)) for x in (mask, bias))
+        y = fused_attention(q[:, :, 0].unflatten(1, (k.size(1), -1)), k, v, mask, bias, scale, dropout)
         return y.flatten(1, 2)[:, :, None]
     if isinstance(mask, str) and q.size(-2) == k.size(-2):  # the kernel's own causal mask is aligned top-left
         return F.scaled_dot_product_attention(q, k, v, None, dropout, True, scale=scale, enable_gqa=grouped)
     tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
-    if tensor is not None and tensor.is_floating_point():
-        tensor = tensor.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
+    if bias is not None:
+        tensor = bias.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
     with nullcontext() if tensor is None or not q.is_cuda else without_cudnn():
         return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
 
@@ -109,28 +132,28 @@ class _WithoutCudnn:
 
 
 def _by_group(mask: Tensor | None, kv_heads: int) -> Tensor | None:
-    """Returns the mask of one query, (..., H, 1, S), with the heads of a group as queries: (..., K, G, S)."""
+    """Returns a mask or bias of one query, (..., H, 1, S), with the heads of a group as queries: (..., K, G, S)."""
     if mask is None or mask.ndim < 3 or mask.size(-3) == 1:
         return mask
     return mask.squeeze(-2).unflatten(-2, (kv_heads, -1))
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
-    """Attention weights (B, H, T, S): softmax(scale · q kᵀ + mask) over the keys.
+def attention_weights(q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
+    """Attention weights (B, H, T, S): softmax(scale · q kᵀ + bias) over the keys that ``mask`` allows.
 
     A query that may attend to nothing gets zeros, where a plain softmax would give NaN.
 
     >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
-    >>> attention_weights(q, k, None, scale=1.0)
+    >>> attention_weights(q, k, None, None, scale=1.0)
     tensor([[[[0.7311, 0.2689]]]])
     """
-    return weights_of(attention_scores(q, k, mask, scale))
+    return weights_of(attention_scores(q, k, mask, bias, scale))
 
 
-def attention_scores(q: Tensor, k: Tensor, mask: Mask | RelativeMask, scale: float) -> Tensor:
-    """Attention scores (B, H, T, S): scale · q kᵀ + mask, −∞ where attention is not allowed."""
+def attention_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> Tensor:
+    """Attention scores (B, H, T, S): scale · q kᵀ + bias, −∞ where attention is not allowed."""
     scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).transpose(-2, -1)
-    return scores + (mask.bias(q, k, scale) if isinstance(mask, RelativeMask) else float_mask(mask, scores))
+    return scores + (bias.bias(q, k, scale, mask) if isinstance(bias, ScoreTerms) else float_mask(mask, scores, bias))
 
 
 def weights_of(scores: Tensor) -> Tensor:
@@ -139,76 +162,99 @@ def weights_of(scores: Tensor) -> Tensor:
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # first 0: the gradient would be NaN too
 
 
-def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """Reference implementation of attention: softmax(scale · q kᵀ + mask) v, written out.
+def explicit_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Reference implementation of attention: softmax(scale · q kᵀ + bias) v, written out.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
-    >>> torch.allclose(explicit_attention(q, k, v, None, 1.0), fused_attention(q, k, v, None, 1.0), atol=1e-6)
+    >>> expected = fused_attention(q, k, v, None, None, 1.0)
+    >>> torch.allclose(explicit_attention(q, k, v, None, None, 1.0), expected, atol=1e-6)
     True
     """
-    weights = F.dropout(attention_weights(q, k, mask, scale), dropout)
+    weights = F.dropout(attention_weights(q, k, mask, bias, scale), dropout)
     return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
 
 
 # ------------------------------------------------------------------- positions that depend on the queries and keys
 
 
-BIASED: dict[Any, Attend] = {}  # kernel → the kernel that takes its place for a bias (B, H, T, S) with a gradient
+class BatchRows:
+    """Rows of a batch, whose sequences have as many queries and as many keys each: q (B, H, T, E), k (B, K, S, E)."""
+
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
+        """Computes attention by a kernel; ``ScoreTerms`` become a bias on the scores, a block of queries at a time.
+
+        So every kernel that takes a bias takes positions that depend on the queries and keys, and no tensor of all
+        scores is made. In training the scores of up to ``STORED`` queries are stored for the backward pass; those of
+        more are computed again there.
+        """
+        if not isinstance(bias, ScoreTerms):
+            return kernel(q, k, v, mask, bias, scale, dropout)
+        sequences, queries = block_sizes(q, k)
+        if (sequences, queries) == q.shape[:3:2] or isinstance(kernel, CustomAttention):
+            return _attend_block(kernel, q, k, v, mask, bias, scale, dropout, slice(None), slice(None))
+        recomputes = torch.is_grad_enabled() and q.size(2) > STORED
+        rows, row = [], 0
+        for own_q, own_k, own_v in zip(*(x.split(sequences) for x in (q, k, v)), strict=True):  # its gradient: one cat
+            own, blocks, first = slice(row, row := row + sequences), [], 0
+            for block_q in own_q.split(queries, 2):
+                part = slice(first, first := first + queries)
+                given = (kernel, block_q, own_k, own_v, mask, bias, scale, dropout, own, part)
+                y = checkpoint(_attend_block, *given, use_reentrant=False) if recomputes else _attend_block(*given)
+                blocks.append(y)
+            rows.append(torch.cat(blocks, 2))
+        return torch.cat(rows)
 
 
-def attend_by(attend: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
-    """Computes attention by a kernel; a ``RelativeMask`` becomes a bias on the scores, a block of queries at a time.
-
-    So every kernel that takes a bias takes positions that depend on the queries and keys, and no tensor of all scores
-    is made. In training the scores of up to ``STORED`` queries are stored for the backward pass; those of more are
-    computed again there.
-    """
-    if not isinstance(mask, RelativeMask):
-        return attend(q, k, v, mask, scale, dropout)
-    attend = BIASED.get(attend, attend)
-    sequences, queries = block_sizes(q, k)
-    if (sequences, queries) == q.shape[:3:2] or isinstance(attend, CustomAttention):
-        return _attend_block(attend, q, k, v, mask, scale, dropout, slice(None), slice(None))
-    recomputes = torch.is_grad_enabled() and q.size(2) > STORED
-    rows, row = [], 0
-    for own_q, own_k, own_v in zip(*(x.split(sequences) for x in (q, k, v)), strict=True):  # whose gradient is one cat
-        own, blocks, first = slice(row, row := row + sequences), [], 0
-        for block_q in own_q.split(queries, 2):
-            part = slice(first, first := first + queries)
-            arguments = (attend, block_q, own_k, own_v, mask, scale, dropout, own, part)
-            y = checkpoint(_attend_block, *arguments, use_reentrant=False) if recomputes else _attend_block(*arguments)
-            blocks.append(y)
-        rows.append(torch.cat(blocks, 2))
-    return torch.cat(rows)
+BATCH = BatchRows()
 
 
 def _attend_block(
-    attend: Attend,
+    kernel: Attend,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: RelativeMask,
+    mask: Mask,
+    terms: ScoreTerms,
     scale: float,
     dropout: float,
     sequences: slice,
     queries: slice,
 ) -> Tensor:
     """Computes attention of a part of the sequences and queries, q (b, H, t, E): (b, H, t, E)."""
-    bias = mask.bias(q, k, scale, sequences=sequences, queries=queries)
-    if mask.terms.value_rows is None:
-        return attend(q, k, v, bias, scale, dropout)
-    weights = F.dropout(attention_weights(q, k, bias, scale), dropout)
+    bias = terms.bias(q, k, scale, mask, sequences=sequences, queries=queries)
+    if terms.terms.value_rows is None:
+        return kernel(q, k, v, None, bias, scale, dropout)
+    weights = F.dropout(attention_weights(q, k, None, bias, scale), dropout)
     y = weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
-    return y + mask.values(weights, sequences, queries)
+    return y + terms.values(weights, sequences, queries)
 
 
-def add_value_rows(y: Tensor, weights: Tensor, mask: Any) -> Tensor:
-    """Returns the mixed values ``y`` (B, H, T, E) with the value rows of a ``RelativeMask``, if it has any."""
-    return y + mask.values(weights) if isinstance(mask, RelativeMask) and mask.terms.value_rows is not None else y
+def add_value_rows(y: Tensor, weights: Tensor, bias: Bias) -> Tensor:
+    """Returns the mixed values ``y`` (B, H, T, E) with the value rows of ``ScoreTerms``, if they have any."""
+    return y + bias.values(weights) if isinstance(bias, ScoreTerms) and bias.terms.value_rows is not None else y
+
+
+MaskLike = TypeVar("MaskLike")
+BiasLike = TypeVar("BiasLike")
+
+
+def repeat_shared_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: MaskLike, bias: BiasLike
+) -> tuple[Tensor, Tensor, MaskLike, BiasLike]:
+    """Repeats keys, values, mask and bias if several rows of queries share them, so that each row has its own."""
+    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
+        return k, v, mask, bias
+    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
+    own: Any = [x.expand(len(k), *x.shape[1:])[rows] if isinstance(x, Tensor) else x for x in (mask, bias)]
+    return k[rows], v[rows], *own
 
 
 class CustomAttention:
-    """Calls a registered attention function, with keys and values for each query head and row, and a bias as the mask.
+    """Calls a registered attention function, with keys and values for each query head and row, and one bias.
 
     Args:
         name: the registered name.
@@ -221,16 +267,18 @@ class CustomAttention:
     def __init__(self, name: str, function: Callable[..., Tensor]) -> None:
         self.__name__, self.function = name, function
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float
+    ) -> Tensor:
         """Returns the output of the function (B, H, T, E); raises ``HeedfulError`` for another shape."""
-        k, v, mask = repeat_shared_rows(q, k, v, mask)
+        k, v, mask, bias = repeat_shared_rows(q, k, v, mask, bias)
         group = q.size(1) // k.size(1)
         k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        y = self.function(q, k, v, self._bias(q, k, mask), scale, dropout)
+        y = self.function(q, k, v, self._bias(q, k, mask, bias), scale, dropout)
         self._check_shape("output", y, (*q.shape[:3], v.size(3)))
         return y
 
-    def weights(self, q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> Tensor:
         """Returns the weights (B, H, T, S); raises ``HeedfulError`` for a function that does not give them, and for
         another shape.
         """
@@ -241,7 +289,7 @@ class CustomAttention:
                 "changed; add them: function.weights = lambda q, k, bias, scale: ..."
             )
         k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
-        pattern: Tensor = weights(q, k, self._bias(q, k, mask), scale)
+        pattern: Tensor = weights(q, k, self._bias(q, k, mask, bias), scale)
         self._check_shape("weights", pattern, (*q.shape[:3], k.size(2)))
         return pattern
 
@@ -253,28 +301,30 @@ class CustomAttention:
             )
 
     @staticmethod
-    def _bias(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return float_mask(mask, q.new_empty(1).expand(q.size(0), q.size(1), q.size(2), k.size(2)))
+    def _bias(q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
+        return float_mask(mask, q.new_empty(1).expand(q.size(0), q.size(1), q.size(2), k.size(2)), bias)
 
 
 ATTENTIONS: dict[str, CustomAttention] = {}  # registered attention functions
 
 
-def float_mask(mask: Mask, scores: Tensor) -> Tensor:
-    """Returns the bias of ``scores`` (B, H, T, S) for a mask: 0 where attention is allowed, −∞ elsewhere."""
+def float_mask(mask: Mask, scores: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Returns what is added to ``scores`` (B, H, T, S): 0 or ``bias`` where a mask allows attention, −∞ elsewhere."""
+    if bias is not None:
+        return add_bias(mask, bias, scores.size(-2), scores.size(-1))
     tensor = tensor_mask(mask, scores.size(-2), scores.size(-1), scores.device)
-    if tensor is None:
-        return scores.new_zeros(1, 1)
-    if tensor.dtype == torch.bool:
-        return torch.where(tensor, 0.0, float("-inf")).to(scores)
-    return tensor
-
-
-def _is_plain(mask: Any) -> bool:
-    return mask is None or isinstance(mask, str | Tensor)
+    return scores.new_zeros(1, 1) if tensor is None else torch.where(tensor, 0.0, float("-inf")).to(scores)
 
 
 BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
+
+
+class Alone(NamedTuple):
+    """What the configuration of a stack asks of an attention that is called without its stack."""
+
+    is_causal: bool = False
+    has_window: bool = False
+    has_position: bool = False  # in attention: not only in the embedding
 
 
 class Attention(nn.Module):
@@ -292,13 +342,17 @@ class Attention(nn.Module):
         qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
         norm_eps: epsilon of that norm.
         dropout: dropout probability of the attention weights in training; PyTorch has no fused CPU kernel with dropout.
-        attend: computes softmax(scale · q kᵀ + mask) v, or what a registered attention has in its place.
+        attend: computes softmax(scale · q kᵀ + bias) v, or what a registered attention has in its place.
         relative: the part of positions that depend on queries and keys (``heedful.layers.relative``); the scores of n
             terms are divided by √n too.
 
+    The attention ``of`` a stack's configuration computes what the configuration says without its stack too, or raises
+    ``HeedfulError`` for what is missing.
+
     Attributes:
         attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
-        probe: callable used in place of ``attend`` while tensors are recorded or changed (``heedful.layers.probe``).
+        probe: used in place of ``attend`` while tensors are recorded or changed (``heedful.inspection.probe``).
+        alone: what a stack's configuration asks of an attention without its stack.
 
     >>> import torch
     >>> attention = Attention(16, heads=4, kv_heads=2)
@@ -308,7 +362,8 @@ class Attention(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    probe: Attend | None = None
+    probe: AttendUnder | None = None
+    alone = Alone()
 
     def __init__(
         self,
@@ -323,7 +378,7 @@ class Attention(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attend: Attend = fused_attention,
-        relative: RelativeLayer | None = None,
+        relative: RelativeLayer[Any] | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
@@ -357,7 +412,7 @@ class Attention(nn.Module):
     @classmethod
     def of(cls, config: StackConfig, *, cross: bool = False) -> Attention:
         """Returns the self-attention, or the cross-attention, of a stack's blocks, from its configuration."""
-        return cls(
+        attention = cls(
             config.dim,
             config.heads,
             kv_heads=config.kv_heads,
@@ -370,6 +425,10 @@ class Attention(nn.Module):
             attend=ATTENTIONS.get(config.attention, fused_attention),
             relative=None if cross else relative_layer_of(config),
         )
+        if not cross:
+            has_position = not isinstance(config.position, NoPosition | SinusoidalPosition | LearnedPosition)
+            attention.alone = Alone(config.causal, config.window is not None, has_position)
+        return attention
 
     def forward(
         self,
@@ -379,43 +438,64 @@ class Attention(nn.Module):
         mask: Mask = None,
         position: PositionEncoding | None = None,
         cache: AttentionCache | None = None,
+        rows: Rows = BATCH,
     ) -> Tensor:
         """Attention from ``x`` (B, T, D) to ``source`` (B, S, D), by default ``x`` itself: (B, T, D).
 
-        ``mask`` is None, "causal", or a tensor that broadcasts to (B, H, T, S), boolean (True: may attend) or a float
-        bias. ``position`` is the encoding that a scheme's ``prepare`` returned; ``cache`` stores keys and values.
-        Raises ``HeedfulError`` without it, if the scores depend on the distance of query and key (``relative``).
+        Args:
+            x: of the queries.
+            source: of the keys and values.
+            mask: None, "causal", or a boolean tensor that broadcasts to (B, H, T, S), True where a query may attend to
+                a key.
+            position: the encoding that a scheme's ``prepare`` returned, with the bias of the scores if there is one.
+            cache: stores keys and values.
+            rows: how the tokens lie in memory; by default as a batch. A layout of a plan has others.
+
+        Raises:
+            HeedfulError: for a mask that is not boolean, and without the ``position`` or ``mask`` that the
+                configuration of the stack asks for.
         """
         source = x if source is None else source
+        mask = self.own_mask(mask, position, x.size(1), rows)
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
-        attend, dropout = self.probe or self.attend, self.dropout if self.training else 0.0
-        if self.relative is not None:
-            attend, mask = self.with_terms(mask, position, q)
-        y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
+        attend, dropout = self.probe or partial(rows.attend, self.attend), self.dropout if self.training else 0.0
+        y = attend(q, k, v, mask, self.score_bias(position, q), self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
-    def with_terms(self, mask: Any, position: PositionEncoding, q: Tensor) -> tuple[Attend, Any]:
-        """Returns the kernel and the mask for positions that depend on the queries (B, H, T, E) and keys.
+    def own_mask(self, mask: Mask, position: PositionEncoding | None, queries: int, rows: Rows) -> Mask:
+        """Returns the mask of a call, by default that of the stack's configuration. Raises as ``forward``."""
+        check_boolean(mask)
+        if position is None:
+            if self.alone.has_position or self.relative is not None:
+                raise HeedfulError(
+                    "the attention's configuration has positions, which are prepared by its stack; give position, as "
+                    "the stack's encoding(queries, keys) returns it, or call the stack"
+                )
+            position = NO_ENCODING
+        if mask is not None or position.has_mask or rows is not BATCH or not self.alone.is_causal or queries == 1:
+            return mask
+        if self.alone.has_window:
+            raise HeedfulError("the attention's window is known to its stack; give mask, or call the stack")
+        return "causal"
 
-        A stack has joined its masks with the positions; a plain mask is joined here. Raises ``HeedfulError`` without
-        positions.
-        """
-        assert self.relative is not None  # asked by the caller
-        if _is_plain(mask):
-            mask = position.join(mask)
-        if _is_plain(mask):
+    def score_bias(self, position: PositionEncoding, q: Tensor) -> Bias:
+        """Returns what is added to the scores of the queries (B, H, T, E); raises as ``forward``."""
+        shared = position.bias
+        if self.relative is None and not isinstance(shared, SharedTerms):
+            return shared
+        if self.relative is None or not isinstance(shared, SharedTerms):
             raise HeedfulError(
-                f"{type(self.relative).__name__} needs the distances of queries and keys; give position, as the "
-                "stack's encoding(queries, keys) returns it, or call the stack"
+                f"the attention has {type(self.relative).__name__ if self.relative else 'no relative positions'}, but "
+                f"position is {type(position).__name__}; give position, as its stack's encoding(queries, keys) "
+                "returns it, or call the stack"
             )
-        mask = mask.bind(self.relative, self.project_rows, q.size(0) * q.size(2))
-        return self.probe or partial(attend_by, self.attend), mask
+        return shared.bound(self.relative, self.project_rows, q.size(0) * q.size(2))
 
     def project_rows(self, rows: Tensor) -> KeysValues:
         """Returns the queries (H, P, E) and keys (K, P, E) of ``rows`` (P, D)."""

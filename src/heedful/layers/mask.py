@@ -1,5 +1,7 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
+Numbers that are added to the scores are a bias, an argument of its own (``heedful.layers.position``).
+
 Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are:
 
 - (B, T) boolean: False for padding, on either side.
@@ -8,18 +10,22 @@ Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The m
 - (B, T, T) boolean: True where the first may attend to the second. It is the whole mask: a decoder is then neither
   causal nor has it a window, unless the mask says so. A token to which no token may attend is padding.
 
-``padding_mask`` and ``heedful.cache.TokenPositions`` turn a model's mask into attention masks. Without a (B, T, T) mask
+``padding_mask`` and ``TokenPositions`` turn a model's mask into attention masks. Without a (B, T, T) mask
 a stack uses the mask that it chose in its constructor (``heedful.stack.Stack``): causal if ``config.causal``, which the
 configurations of decoders require, else bidirectional.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from heedful.errors import HeedfulError
 
 Mask = Tensor | Literal["causal"] | None
 
@@ -122,14 +128,24 @@ def combine(*masks: Mask) -> Mask:
 
 
 def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """Returns the mask as a tensor (T, S) for "causal"; other masks unchanged."""
+    """Returns the mask as a tensor (T, S) for "causal"; other masks unchanged. Raises as ``check_boolean``."""
+    check_boolean(mask)
     return causal_mask(queries, keys, device) if isinstance(mask, str) else mask
 
 
-def add_bias(mask: Mask, bias: Tensor) -> Tensor:
-    """Returns ``bias`` (B, H, T, S) with −∞ where the mask forbids attention."""
-    tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
+def add_bias(mask: Mask, bias: Tensor, queries: int, keys: int) -> Tensor:
+    """Returns ``bias``, which broadcasts to (B, H, T, S), with −∞ where the mask forbids attention."""
+    tensor = tensor_mask(mask, queries, keys, bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))
+
+
+def check_boolean(mask: Mask) -> None:
+    """Raises ``HeedfulError`` for a mask tensor that is not boolean."""
+    if isinstance(mask, Tensor) and mask.dtype is not torch.bool:
+        raise HeedfulError(
+            f"an attention mask is {mask.dtype}; give a boolean tensor, True where a query may attend to a key, and "
+            "numbers to add to the scores as position=PositionBias(bias)"
+        )
 
 
 def mask_rows(
@@ -142,7 +158,8 @@ def mask_rows(
 ) -> Tensor | None:
     """Returns the rows ``queries`` of a mask of ``length`` queries, for these ``heads``: (B or 1, H or 1, T or 1, S).
 
-    Causal rows are bottom-right aligned, (T, S), and on ``device``, by default that of ``queries``.
+    A tensor may also be a bias. Causal rows are bottom-right aligned, (T, S), and on ``device``, by default that of
+    ``queries``.
 
     >>> mask_rows("causal", torch.tensor([0]), length=2, keys=3)
     tensor([[ True,  True, False]])
@@ -155,3 +172,110 @@ def mask_rows(
     mask = mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
     mask = mask if mask.size(2) == 1 else mask[:, :, queries]  # first: a bias of all heads and queries is large
     return mask if heads is None or mask.size(1) == 1 else mask[:, heads]
+
+
+# ---------------------------------------------------------------------------------------------------------- positions
+
+
+class TokenPositions(NamedTuple):
+    """Positions (B, T) of the tokens of a call, and (B, S) of all tokens that they may attend to.
+
+    B is 1 if all rows have the same positions.
+    """
+
+    queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
+    keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
+    real: Tensor | None  # (B, S) True for real keys; None: all are
+    end: int  # all positions are below it
+    whole_mask: Tensor | None = None  # (B, T, S) in place of the mask of the stack
+    by_window: Mapping[int | None, TokenPositions] = MappingProxyType({})  # of blocks whose caches hold other keys
+
+    @staticmethod
+    def joined(by_window: dict[int | None, TokenPositions]) -> TokenPositions:
+        """Returns the positions for the blocks with each window as one value."""
+        (_, tokens), *others = by_window.items()
+        return tokens._replace(by_window=dict(others)) if others else tokens
+
+    def of(self, window: int | None) -> TokenPositions:
+        """Returns the positions for the blocks with this window, whose caches may hold fewer keys than others."""
+        return self.by_window.get(window, self)
+
+    def without_first(self, count: int) -> TokenPositions:
+        """Returns the positions without the first ``count`` keys."""
+        real = None if self.real is None else self.real[:, count:]
+        whole_mask = None if self.whole_mask is None else self.whole_mask[..., count:]
+        return self._replace(keys=self.keys[:, count:], real=real, whole_mask=whole_mask)
+
+    def mask(self, real: Tensor) -> Tensor:
+        """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
+
+        ``real`` (B, S) is True for non-padding keys.
+        """
+        return padding_mask(real)
+
+
+class PackedPositions(TokenPositions):
+    """Positions in a packed batch, counted within each text; ``real`` (B, T) holds the number of each token's text.
+
+    >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
+    >>> PackedPositions(positions, positions, numbers, 4).mask(numbers)[0, 0]
+    tensor([[ True,  True, False, False],
+            [ True,  True, False, False],
+            [False, False,  True, False],
+            [ True,  True,  True, False]])
+    """
+
+    def mask(self, real: Tensor) -> Tensor:
+        """Returns the mask (B, 1, T, S), in which a query attends to the keys of its own text, and padding to all keys.
+
+        ``real`` (B, S) numbers the texts of the keys, 0 for padding. If it is boolean, every query attends to all
+        keys where it is True.
+        """
+        assert self.real is not None
+        if real.dtype == torch.bool:
+            return padding_mask(real)
+        text = self.real[:, None, :, None]  # (B, 1, T, 1)
+        return padding_mask(real) & ((text == real[:, None, None, :]) | (text == 0))
+
+
+def check_whole_mask(mask: Tensor, x: Tensor, keys: int) -> None:
+    """Raises ``HeedfulError`` unless a mask of tokens ``x`` (B, T, D) is boolean, (B or 1, T, ``keys``)."""
+    if mask.dtype != torch.bool or mask.shape[1:] != (x.size(1), keys) or mask.size(0) not in (1, len(x)):
+        raise HeedfulError(
+            f"a mask of three axes is {mask.dtype} of shape {tuple(mask.shape)}; give a boolean tensor of shape "
+            f"{(len(x), x.size(1), keys)}, True where the first token may attend to the second"
+        )
+
+
+def token_positions(real: Tensor) -> Tensor:
+    """Returns positions 0, 1, 2, ... over the non-padding tokens of each row, (B, S); left padding has position 0."""
+    return (real.bool().cumsum(-1) - 1).clamp(min=0)
+
+
+def text_positions(texts: Tensor) -> Tensor:
+    """Returns the positions (B, S) of a packed batch: 0, 1, 2, ... within each text.
+
+    ``texts`` (B, S) has the number of each token's text, 0 for padding.
+
+    >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
+    tensor([[0, 0, 1, 0, 1, 2]])
+    """
+    in_row, last = token_positions(texts), texts.cummax(-1).values
+    return in_row - torch.where(last != last.roll(1, -1), in_row, 0).cummax(-1).values  # less the text's first position
+
+
+def own_positions(x: Tensor, real: Tensor | None) -> TokenPositions:
+    """Returns the positions of tokens ``x`` (B, T, D) that attend to each other alone.
+
+    ``real`` is a model's mask: (B, T), True for non-padding tokens, or the numbers of the texts of a packed batch;
+    (B, T, T) is the whole mask; None: no padding.
+    """
+    if real is not None and real.ndim == 3:
+        check_whole_mask(real, x, x.size(1))
+        positions = token_positions(attended_tokens(real))
+        return TokenPositions(positions, positions, attended_tokens(real), x.size(1), real)
+    if real is not None and real.dtype != torch.bool:
+        positions = text_positions(real)
+        return PackedPositions(positions, positions, real, x.size(1))
+    positions = torch.arange(x.size(1), device=x.device)[None] if real is None else token_positions(real)
+    return TokenPositions(positions, positions, real, x.size(1))

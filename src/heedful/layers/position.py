@@ -35,19 +35,29 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.layers.mask import Mask, add_bias
 from heedful.layers.norm import Identity, LayerNorm
-from heedful.layers.relative import ContentBiases, Distances, RelativeMask, Segments
+from heedful.layers.relative import ContentBiases, Distances, S, Segments, SharedTerms
 
 
 class PositionEncoding:
-    """Position information for attention: a rotation or a bias. This base class adds no positions."""
+    """Position information for attention: a rotation or a bias. This base class adds no positions.
+
+    Attributes:
+        bias: added to the scores: a tensor (B or 1, H or 1, T, S), or terms that each layer computes.
+        has_mask: True if ``bias`` is −∞ where a mask forbids attention, so that attention needs no mask besides.
+    """
+
+    bias: Tensor | SharedTerms[Any] | None = None
+    has_mask = False
 
     def rotate(self, x: Tensor) -> Tensor:
         """Returns queries or keys (B, H, T, E), rotated by their positions."""
         return x
 
-    def join(self, mask: Mask) -> Any:
-        """Returns the mask, joined with the bias of the positions if there is one."""
-        return mask
+    def with_mask(self, mask: Mask, queries: int, keys: int) -> tuple[Mask, PositionEncoding]:
+        """Returns a mask and an encoding for attention under ``mask``: a bias tensor holds it, computed once for all
+        layers.
+        """
+        return mask, self
 
 
 NO_ENCODING = PositionEncoding()
@@ -82,11 +92,15 @@ class PositionBias(PositionEncoding):
                 f"a position bias of shape {tuple(bias.shape)} has {bias.ndim} dimensions; give four: (B or 1, heads "
                 "or 1, queries, keys)"
             )
-        self.bias = bias
+        self.bias: Tensor = bias
 
-    def join(self, mask: Mask) -> Mask:
-        """Returns the bias with −∞ where the mask forbids attention."""
-        return add_bias(mask, self.bias)
+    def with_mask(self, mask: Mask, queries: int, keys: int) -> tuple[Mask, PositionEncoding]:
+        """Returns no mask, and the bias with −∞ where ``mask`` forbids attention."""
+        if mask is None:
+            return None, self
+        encoding = PositionBias(add_bias(mask, self.bias, queries, keys))
+        encoding.has_mask = True
+        return None, encoding
 
 
 class RelativeEncoding(PositionEncoding):
@@ -95,24 +109,19 @@ class RelativeEncoding(PositionEncoding):
     ``shared`` is what the scheme gives to the ``RelativeLayer`` of every attention, ``segments`` those of the tokens.
     """
 
-    segments: Segments | None = None
+    def __init__(self, distances: Distances, shared: S, segments: Segments | None = None) -> None:
+        self.bias: SharedTerms[S] = SharedTerms(distances, shared, segments)
 
-    def __init__(self, distances: Distances, shared: Any) -> None:
-        self.distances, self.shared = distances, shared
 
-    def join(self, mask: Mask) -> RelativeMask:
-        """Returns the mask with the distances, for which each layer has terms of its own."""
-        return RelativeMask(mask, self.distances, self.shared, segments=self.segments)
+class RowEncoding(PositionEncoding):
+    """Rotation of the tokens of a row, with the bias of the padded batch from which they are."""
 
-    def at(self, tokens: Tensor) -> RelativeEncoding:
-        """Returns the encoding of the queries ``tokens`` (B, M) alone, of one query for each key."""
-        all_tokens, segments = self.distances, self.segments
-        positions = all_tokens.queries.expand(len(tokens), -1).gather(1, tokens)
-        keys = all_tokens.keys.expand(len(tokens), -1)
-        encoding = RelativeEncoding(Distances(positions, keys, all_tokens.lowest, all_tokens.table), self.shared)
-        if segments is not None:
-            encoding.segments = Segments(segments.queries.gather(1, tokens), segments.keys)
-        return encoding
+    def __init__(self, row: PositionEncoding, batch: PositionEncoding) -> None:
+        self.row, self.bias, self.has_mask = row, batch.bias, batch.has_mask
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotates queries or keys (1, H, N, E) by the positions of the row."""
+        return self.row.rotate(x)
 
 
 class PositionScheme(nn.Module):
@@ -286,7 +295,7 @@ class Alibi(ExactScheme):
 
     >>> import torch
     >>> p = torch.arange(3)[None]
-    >>> Alibi(2).prepare(p, p).join(None)[0, 0]
+    >>> Alibi(2).prepare(p, p).bias[0, 0]
     tensor([[-0.0000, -0.0625, -0.1250],
             [-0.0625, -0.0000, -0.0625],
             [-0.1250, -0.0625, -0.0000]])
@@ -317,7 +326,7 @@ class Relative(PositionScheme):
 
     >>> import torch
     >>> p = torch.arange(5)[None]
-    >>> Relative(heads=4).prepare(p, p).join(None).shape
+    >>> Relative(heads=4).prepare(p, p).bias.shape
     torch.Size([1, 4, 5, 5])
     """
 
@@ -367,7 +376,7 @@ class Clipped(PositionScheme):
         self.register_buffer("row_of", row_of, persistent=False)
         self.rows: list[int] = row_of.tolist()  # the same on the host
 
-    def shared(self, rows: slice) -> Any:
+    def shared(self, rows: slice) -> object:
         """Returns what all layers share, for a part of the rows."""
         raise NotImplementedError
 
@@ -393,7 +402,7 @@ class Shaw(Clipped):
     >>> import torch
     >>> from heedful.config import ShawPosition
     >>> p = torch.arange(3)[None]
-    >>> Shaw(ShawPosition(distance=1)).prepare(p, p).distances.rows()
+    >>> Shaw(ShawPosition(distance=1)).prepare(p, p).bias.distances.rows()
     tensor([[[1, 0, 0],
              [2, 1, 0],
              [2, 2, 1]]])
@@ -416,7 +425,7 @@ class TransformerXL(PositionScheme):
     >>> import torch
     >>> from heedful.config import StackConfig
     >>> scheme = position_of(StackConfig(dim=8, depth=1, heads=2, position="transformer-xl"))
-    >>> scheme.prepare(torch.tensor([[4]]), torch.arange(5)[None]).shared[0].shape
+    >>> scheme.prepare(torch.tensor([[4]]), torch.arange(5)[None]).bias.shared[0].shape
     torch.Size([5, 8])
     """
 

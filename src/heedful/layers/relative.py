@@ -10,8 +10,8 @@ where every scheme leaves some parts out, and the output of a query is Σ_s α_t
 tells whether the two tokens are of different segments.
 
 The stack prepares the distances and the rows that all layers share (``PositionScheme.prepare``). Each attention has a
-``RelativeLayer``, which makes the ``Terms`` of its layer from them. Both meet in a ``RelativeMask``, which takes the
-place of the mask; it computes the terms for a block of queries at a time.
+``RelativeLayer``, which makes the ``Terms`` of its layer from them: ``SharedTerms``, bound to a layer, are the
+``ScoreTerms`` that attention takes as its bias. They are computed for a block of queries at a time.
 
 Shapes: B sequences, T queries, t of them in a block, S keys, H heads, E head size, D model width, P rows.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from heedful.layers.dropout import Dropout
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, mask_rows
 
+S = TypeVar("S")  # what a stack's scheme gives to all layers
 ALL = slice(None)
 Selection = slice | Tensor  # of queries or heads: a part, or their numbers
 ProjectRows = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows (P, D) → as queries and as keys (H or K, P, E)
@@ -120,33 +121,37 @@ class Terms(NamedTuple):
         return Terms(*(None if x is None else x.to(dtype) for x in parts))
 
 
-NO_TERMS = Terms()
+@dataclass(frozen=True)
+class SharedTerms(Generic[S]):
+    """What all layers of a stack share of terms that depend on queries and keys; ``bound`` gives those of a layer."""
+
+    distances: Distances
+    shared: S  # what the stack's scheme gives to all layers
+    segments: Segments | None = None
+
+    def bound(self, layer: RelativeLayer[S], project: ProjectRows, queries: int) -> ScoreTerms:
+        """Returns the terms of a layer, for a number of queries, of all sequences together."""
+        return ScoreTerms(self.distances, layer.terms(self.shared, project, queries), self.segments)
 
 
 @dataclass(frozen=True)
-class RelativeMask:
-    """Mask with terms of the scores that depend on queries and keys; ``bind`` gives it the terms of a layer."""
+class ScoreTerms:
+    """Bias of the scores of one layer that depends on its queries and keys."""
 
-    mask: Mask
     distances: Distances
-    shared: Any  # what the stack's scheme gives to all layers
-    terms: Terms = NO_TERMS
+    terms: Terms
     segments: Segments | None = None
 
-    def bind(self, layer: RelativeLayer, project: ProjectRows, queries: int) -> RelativeMask:
-        """Returns the mask with the terms of a layer, for a number of queries, of all sequences together."""
-        return replace(self, terms=layer.terms(self.shared, project, queries))
-
-    def crop(self, length: int, queries: slice) -> RelativeMask:
-        """Returns the mask of the first ``length`` tokens, for a part of their queries."""
-        mask = self.mask[..., :length, :length][..., queries, :] if isinstance(self.mask, Tensor) else self.mask
-        return replace(self, mask=mask, distances=self.distances.crop(length, queries))
+    def crop(self, length: int, queries: slice) -> ScoreTerms:
+        """Returns the terms of the first ``length`` tokens, for a part of their queries."""
+        return replace(self, distances=self.distances.crop(length, queries))
 
     def bias(
         self,
         q: Tensor,
         k: Tensor,
         scale: float,
+        mask: Mask = None,
         *,
         sequences: slice = ALL,
         queries: Selection = ALL,
@@ -158,6 +163,7 @@ class RelativeMask:
             q: (B, H, t, E) of a part of the sequences, queries and heads.
             k: (B, H or K, S, E) of these sequences and heads.
             scale: factor of the scores.
+            mask: of all sequences, queries and heads.
             sequences: the part of the sequences.
             queries: the part of the queries, or their numbers.
             heads: numbers of the heads; None: all.
@@ -180,14 +186,12 @@ class RelativeMask:
             bias = of_segments if bias is None else of_segments.add_(bias)
         if bias is None:
             bias = q.new_zeros(rows.shape)
-        mask = mask_rows(self.mask, queries, self.distances.queries.size(1), k.size(2), heads, k.device)
-        if mask is None:
+        allowed = mask_rows(mask, queries, self.distances.queries.size(1), k.size(2), heads, k.device)
+        if allowed is None:
             return bias
-        mask = mask[sequences] if sequences != ALL and mask.ndim == 4 and mask.size(0) > 1 else mask
-        if mask.dtype != torch.bool:
-            return bias + mask
+        allowed = allowed[sequences] if sequences != ALL and allowed.ndim == 4 and allowed.size(0) > 1 else allowed
         return (bias.clone() if terms.query_rows is None and terms.key_rows is None else bias).masked_fill_(
-            ~mask, float("-inf")
+            ~allowed, float("-inf")
         )
 
     def term(self, name: str, q: Tensor, k: Tensor, scale: float, queries: Tensor, heads: Tensor) -> Tensor:
@@ -202,7 +206,7 @@ class RelativeMask:
         own = {"c2p": Terms(query_rows=terms.query_rows, query_offset=terms.query_offset, query_map=terms.query_map)}
         own |= {"p2c": Terms(key_rows=terms.key_rows)}
         own |= {"c2s": Terms(segment_rows=terms.segment_rows, segment_offset=terms.segment_offset)}
-        return replace(self, mask=None, terms=own[name]).bias(q, k, scale, queries=queries)
+        return replace(self, terms=own[name]).bias(q, k, scale, queries=queries)
 
     def values(self, weights: Tensor, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
         """Returns Σ_s α_ts V_p(t, s) for the weights α (B, H, t, S) of a part of the queries: (B, H, t, E)."""
@@ -246,7 +250,7 @@ def block_sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
     return max(1, min(sequences, size // queries)), max(1, min(queries, size))
 
 
-class RelativeLayer(nn.Module):
+class RelativeLayer(nn.Module, Generic[S]):
     """Part of an attention that makes the terms of its scores; the base class of all schemes.
 
     Attributes:
@@ -257,7 +261,7 @@ class RelativeLayer(nn.Module):
     score_terms = 1
     recorded: tuple[str, ...] = TERMS[:3]
 
-    def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
+    def terms(self, shared: S, project: ProjectRows, queries: int) -> Terms:
         """Returns the terms of the layer.
 
         Args:
@@ -268,7 +272,7 @@ class RelativeLayer(nn.Module):
         raise NotImplementedError
 
 
-class ShawLayer(RelativeLayer):
+class ShawLayer(RelativeLayer[slice]):
     """Learned rows for clipped distances, added to keys and values. Shaw et al. 2018, equations 3 and 4.
 
     Args:
@@ -284,7 +288,7 @@ class ShawLayer(RelativeLayer):
         self.key = nn.Embedding(2 * config.distance + 1, width)
         self.value = nn.Embedding(2 * config.distance + 1, width) if config.values else None
 
-    def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
+    def terms(self, shared: slice, project: ProjectRows, queries: int) -> Terms:
         """Returns the rows of keys and values; ``shared`` is the slice of the distances that occur."""
         key, value = (
             None if table is None else table.weight[shared].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
@@ -293,7 +297,10 @@ class ShawLayer(RelativeLayer):
         return Terms(query_rows=key, value_rows=value)
 
 
-class TransformerXLLayer(RelativeLayer):
+Sinusoids = tuple[Tensor, "ContentBiases | None"]  # of distances (P, D), and the biases of the stack
+
+
+class TransformerXLLayer(RelativeLayer[Sinusoids]):
     """Projected sinusoids of distances, and a query of content and of position. Dai et al. 2019, section 3.3.
 
     A score is ((q + u) · k + (q + v) · W_R r_d) / √E, r_d the sinusoid of the distance d. With ``config.segments`` it
@@ -314,13 +321,15 @@ class TransformerXLLayer(RelativeLayer):
         self.segment = SegmentRows(heads, head_dim) if config.segments else None
         self.recorded = TERMS if config.segments else TERMS[:3]
 
-    def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
+    def terms(self, shared: Sinusoids, project: ProjectRows, queries: int) -> Terms:
         """Returns the terms; ``shared`` are the sinusoids (P, D) and the stack's biases.
 
         For few queries, as in decoding, the query is projected in place of all rows: (q W_R) · r_d.
         """
         rows, biases = shared
-        content, position = (self.biases or biases)()
+        own = self.biases or biases
+        assert own is not None  # of the layer, or of the stack
+        content, position = own()
         rows = rows.to(self.position.weight.dtype)
         count, dim = rows.shape
         weight: Tensor = self.position.weight
@@ -360,7 +369,7 @@ class SegmentRows(nn.Module):
         self.query = nn.Parameter(torch.zeros(heads, head_dim))
 
 
-class DisentangledLayer(RelativeLayer):
+class DisentangledLayer(RelativeLayer[Tensor]):
     """Disentangled attention: products of content and position both ways. He et al. 2021, equation 4.
 
     A score is (q_c k_c + q_c k_r(δ(t, s)) + k_c q_r(δ(s, t))) / √(3E): content to content, content to position ("c2p")
@@ -386,7 +395,7 @@ class DisentangledLayer(RelativeLayer):
         self.shares = not own
         self.dropout = Dropout(dropout)
 
-    def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
+    def terms(self, shared: Tensor, project: ProjectRows, queries: int) -> Terms:
         """Returns the terms; ``shared`` are the position rows (P, D)."""
         if self.score_terms == 1:
             return Terms()
@@ -400,7 +409,7 @@ class DisentangledLayer(RelativeLayer):
         return None if projection is None else projection(rows).unflatten(-1, (self.heads, -1)).transpose(0, 1)
 
 
-_BUILDERS: dict[type, Callable[[StackConfig, Any, int], RelativeLayer]] = {
+_BUILDERS: dict[type, Callable[[StackConfig, Any, int], RelativeLayer[Any]]] = {
     ShawPosition: lambda stack, p, head_dim: ShawLayer(p, stack.heads, head_dim),
     TransformerXLPosition: lambda stack, p, head_dim: TransformerXLLayer(p, stack.dim, stack.heads, head_dim),
     DisentangledPosition: lambda stack, p, head_dim: DisentangledLayer(
@@ -409,10 +418,10 @@ _BUILDERS: dict[type, Callable[[StackConfig, Any, int], RelativeLayer]] = {
 }
 
 
-LAYERS: dict[str, Callable[[StackConfig], RelativeLayer]] = {}  # of registered schemes, by name
+LAYERS: dict[str, Callable[[StackConfig], RelativeLayer[Any]]] = {}  # of registered schemes, by name
 
 
-def relative_layer_of(config: StackConfig) -> RelativeLayer | None:
+def relative_layer_of(config: StackConfig) -> RelativeLayer[Any] | None:
     """Returns the part of a stack's self-attention for positions that depend on queries and keys, if there are any."""
     if isinstance(config.position, CustomPosition):
         return LAYERS[config.position.scheme](config) if config.position.scheme in LAYERS else None

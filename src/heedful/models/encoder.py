@@ -11,6 +11,8 @@ from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
 from heedful.models.base import Model
+from heedful.models.deberta import first_block_of
+from heedful.models.xlnet import query_stream
 from heedful.stack import ALL_TOKENS, Stack
 
 
@@ -30,7 +32,7 @@ class Encoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
-        self.encoder = Stack(config.encoder)
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.initialise_weights()
 
@@ -92,7 +94,7 @@ class Encoder(Model):
         visible = visible & real[:, None]
         own = torch.eye(ids.size(1), dtype=torch.bool, device=ids.device) & real[:, None]
         g = self.embedding.query.expand(*targets.shape, -1)
-        return self.encoder.query_stream(self.embedding(ids), g, visible | own, visible, targets, segments)
+        return query_stream(self.encoder, self.embedding(ids), g, visible | own, visible, targets, segments)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Returns the output of the head for ``ids`` (B, T); without a head, the hidden states (B, T, D).

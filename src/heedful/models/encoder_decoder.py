@@ -12,6 +12,7 @@ from heedful.layers.embedding import TokenEmbedding, embedding_of
 from heedful.layers.linear import Linear
 from heedful.layers.mask import attended_tokens
 from heedful.models.base import Model
+from heedful.models.deberta import first_block_of
 from heedful.stack import Stack
 
 
@@ -39,7 +40,7 @@ class EncoderDecoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = embedding_of(config.source, config.encoder.dim)
-        self.encoder = Stack(config.encoder)
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         same_width = config.encoder.dim == config.decoder.dim
         self.memory_projection = Identity() if same_width else Linear(config.encoder.dim, config.decoder.dim)
         target = TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding

@@ -8,6 +8,7 @@ from heedful.config import VisionConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import PatchEmbedding
 from heedful.models.base import Model
+from heedful.models.deberta import first_block_of
 from heedful.stack import ALL_TOKENS, Stack
 
 
@@ -25,7 +26,7 @@ class VisionTransformer(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = PatchEmbedding.of(config.patches, config.encoder.dim)
-        self.encoder = Stack(config.encoder)
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
         self.initialise_weights()
 

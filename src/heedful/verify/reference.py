@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.cache import token_positions
 from heedful.config import (
     AlibiPosition,
     ContentPosition,
@@ -27,6 +26,7 @@ from heedful.config import (
     VisionConfig,
     patches_of,
 )
+from heedful.layers.mask import token_positions
 from heedful.pretrained.folder import CONFIG, read_required_json
 from heedful.pretrained.model_types import model_type_of
 from heedful.tasks.model_setup import stacks_of

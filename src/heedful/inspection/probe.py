@@ -1,4 +1,4 @@
-"""Probes: read or edit the tensors that a layer computes. Imports only torch.
+"""Probes: read or edit the tensors that a layer computes.
 
 A ``Tap`` is a tensor with functions that edit it and functions that read it. Most tensors are inputs or outputs of
 modules and are tapped by hooks (``Hooked``). Tensors inside attention are tapped by an ``AttentionProbe``, which runs
@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.layers.attention import AttendUnder, Bias, repeat_shared_rows
+from heedful.layers.mask import Mask
+
 Edit = Callable[[Tensor], Tensor]
 Read = Callable[[Tensor], None]
-Attend = Callable[..., Tensor]
 
 
 class Tap:
@@ -50,28 +52,20 @@ class Tap:
         return Tap, ()
 
 
-def repeat_shared_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-    """Repeats keys, values and mask if several rows of queries share them, so that each row has its own."""
-    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
-        return k, v, mask
-    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
-    return k[rows], v[rows], mask.expand(len(k), *mask.shape[1:])[rows] if isinstance(mask, Tensor) else mask
-
-
 class AttentionProbe:
     """Attention by ``attend`` with taps on queries, keys, values, and on the output of each head ("mixed")."""
 
-    def __init__(self, attend: Attend) -> None:
+    def __init__(self, attend: AttendUnder) -> None:
         self.attend = attend
         self.taps = {name: Tap() for name in ("query", "key", "value", "mixed")}
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float) -> Tensor:
         """Returns the output of ``attend`` (B, H, T, E) after all edits."""
-        own_k, own_v, self_mask = repeat_shared_rows(q, k, v, mask)
+        own_k, own_v, own_mask, own_bias = repeat_shared_rows(q, k, v, mask, bias)
         q, own_k, own_v = self.taps["query"](q), self.taps["key"](own_k), self.taps["value"](own_v)
         if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows share them still: equal to the bit
-            k, v, mask = own_k, own_v, self_mask
-        return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
+            k, v, mask, bias = own_k, own_v, own_mask, own_bias
+        return self.taps["mixed"](self.attend(q, k, v, mask, bias, scale, dropout))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Makes copies and pickles of the attention have no probe."""
