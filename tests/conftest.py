@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 torch.set_num_threads(1)
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # of a suite in the background: programs that tests start inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Saved files reach the disk only before a power cut, which no test has: each wait for it takes about as long as a step
 # of training, and a short run has twenty-five. test_files.py has the order in which a save calls it.
 os.fsync = lambda descriptor: None

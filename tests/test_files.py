@@ -86,7 +86,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], bytes, str]] = {
     "JSON's number of 5,000 digits": (lambda path: read_json(path, "mend it"), b"9" * 5000, "digits"),
     "TOML's syntax": (lambda path: read_toml(path, "mend it"), b"a = [1,\n2 3]", "line 2"),
     "TOML that is not UTF-8": (lambda path: read_toml(path, "mend it"), b'a = "\xff"', "0xff"),
-    "TOML's depth": (lambda path: read_toml(path, "mend it"), b"a=" + b"[" * 900, "levels deep"),
+    "TOML's depth": (lambda path: read_toml(path, "mend it"), b"a=" + b"[" * 900 + b"]" * 900, "levels deep"),
     "TOML's tables": (lambda path: read_toml(path, "mend it"), b"[" + b"a." * 300 + b"a]", "levels deep"),
     "TOML's number of 401 digits": (lambda path: read_toml(path, "mend it"), b"a = [1" + b"0" * 400 + b"]", "digits"),
 }
