@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.cache import NoCache
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
-from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, Rows
+from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, RowLayout
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
@@ -55,7 +55,7 @@ class AttentionContext(TypedDict, total=False):
     mask: Mask
     position: PositionEncoding | None
     cache: AttentionCache
-    rows: Rows
+    rows: RowLayout
 
 
 Sublayer = Callable[..., Tensor]  # attention or feed-forward
@@ -144,8 +144,8 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask = None,
         cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
-        rows: Rows = BATCH,
-        memory_rows: Rows = BATCH,
+        rows: RowLayout = BATCH,
+        memory_rows: RowLayout = BATCH,
     ) -> Tensor:
         """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention.
 
@@ -173,8 +173,8 @@ class Block(nn.Module):
         memory: Tensor | None,
         memory_mask: Mask,
         cache: tuple[AttentionCache, AttentionCache],
-        rows: Rows = BATCH,
-        memory_rows: Rows = BATCH,
+        rows: RowLayout = BATCH,
+        memory_rows: RowLayout = BATCH,
     ) -> Tensor:
         """Computes self-attention, cross-attention and feed-forward in turn."""
         own: AttentionContext = {"mask": mask, "position": position, "cache": cache[0], "rows": rows}
@@ -235,7 +235,7 @@ class Layout(Protocol):
 
 
 def padded(
-    stack: Stack, batch: StackInput, rows: Mapping[int | None, Rows] | None = None, memory_rows: Rows = BATCH
+    stack: Stack, batch: StackInput, rows: Mapping[int | None, RowLayout] | None = None, memory_rows: RowLayout = BATCH
 ) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
@@ -256,16 +256,16 @@ class BlockContext(TypedDict, total=False):
     mask: Mask
     position: PositionEncoding
     memory_mask: Mask
-    rows: Rows
-    memory_rows: Rows
+    rows: RowLayout
+    memory_rows: RowLayout
 
 
 def block_input(
     stack: Stack,
     batch: StackInput,
     cache: NoCache,
-    rows: Mapping[int | None, Rows] | None = None,
-    memory_rows: Rows = BATCH,
+    rows: Mapping[int | None, RowLayout] | None = None,
+    memory_rows: RowLayout = BATCH,
 ) -> tuple[Tensor, Tensor | None, list[BlockContext]]:
     """Prepares the input of the blocks, and adds the tokens to the positions of ``cache``.
 

@@ -46,7 +46,7 @@ MAX_NUMBER = 1e6  # of factors of scores, and of numbers that are subtracted fro
 MIN_TEMPERATURE = 1e-20
 
 
-class Check(NamedTuple):
+class Valid(NamedTuple):
     """Test of an option's value, valid values in words, and the bounds of a number (``settings.base.option``)."""
 
     test: Callable[[Any], bool]
@@ -54,19 +54,19 @@ class Check(NamedTuple):
     bounds: Mapping[str, float] = MappingProxyType({})
 
 
-def _whole(least: int, most: int = MAX_INT) -> Check:
+def _whole(least: int, most: int = MAX_INT) -> Valid:
     def test(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
-    return Check(test, f"a whole number from {least} to {most:,}", {"least": least, "most": most})
+    return Valid(test, f"a whole number from {least} to {most:,}", {"least": least, "most": most})
 
 
-def _number(words: str, **bounds: float) -> Check:
+def _number(words: str, **bounds: float) -> Valid:
     def test(value: Any) -> bool:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
         return is_number and all(BOUNDS[name][0](value, limit) for name, limit in bounds.items())
 
-    return Check(test, words, bounds)
+    return Valid(test, words, bounds)
 
 
 def _id(value: Any) -> bool:
@@ -90,23 +90,23 @@ def as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-SEEDS = Check(
+SEEDS = Valid(
     lambda v: all(_natural(seed) and seed < 2**64 for seed in as_list(v)) and v not in ([], ()),
     "a whole number from 0 below 2**64, or a list of such numbers, one per prompt",
     {"least": 0, "below": 2**64},
 )
-ONE_OR_MORE_IDS = Check(lambda v: _id(v) or (_ids(v) and v), "a token id or a list of token ids")
-TEXTS = Check(lambda v: all(isinstance(text, str) and text for text in as_list(v)), "a text or texts, none empty")
-ASSISTANT = Check(
+ONE_OR_MORE_IDS = Valid(lambda v: _id(v) or (_ids(v) and v), "a token id or a list of token ids")
+TEXTS = Valid(lambda v: all(isinstance(text, str) and text for text in as_list(v)), "a text or texts, none empty")
+ASSISTANT = Valid(
     lambda v: hasattr(v, "config") and hasattr(v, "decoder"),
     "a model that generates, loaded with heedful.from_pretrained",
 )
-FORCED_WORDS = Check(
+FORCED_WORDS = Valid(
     lambda v: isinstance(v, list | tuple) and all((_ids(word) or _words(word)) and word for word in v),
     "a list of lists of token ids, or of lists of such lists, none empty",
 )
-CACHES = Check(lambda v: v in ("dynamic", "static"), "'dynamic' or 'static'")
-STOPPING = Check(lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
+CACHES = Valid(lambda v: v in ("dynamic", "static"), "'dynamic' or 'static'")
+STOPPING = Valid(lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
 TEMPERATURE = _number(
     f"a number from {MIN_TEMPERATURE:g} (do_sample=False takes the most probable token)", least=MIN_TEMPERATURE
 )
@@ -115,11 +115,17 @@ TEMPERATURE = _number(
 ABOVE_0_TO_1 = _number("a number above 0 and at most 1", above=0, most=1)
 FROM_0_TO_1 = _number("a number from 0 to 1", least=0, most=1)
 FINITE = _number("a finite number")
-SWITCH = Check(lambda v: isinstance(v, bool), "True or False")
+SWITCH = Valid(lambda v: isinstance(v, bool), "True or False")
 
 
 def _checked(
-    default: Any, check: Check, help: str = "", *, neutral: bool = False, needs: str | None = None, type: Any = None
+    default: Any,
+    check: Valid,
+    help: str = "",
+    *,
+    neutral: bool = False,
+    needs: str | None = None,
+    type: Any = None,
 ) -> Any:
     """Returns a dataclass field of ``Options`` with its default and check.
 
@@ -244,10 +250,10 @@ class Options:
     )
     no_repeat_ngram_size: int = _checked(0, _whole(0), "n-grams of this size occur only once; 0 for no limit")
     encoder_no_repeat_ngram_size: int = _checked(0, _whole(0))
-    bad_words_ids: Sequence[Sequence[int]] = _checked((), Check(_words, "a list of lists of token ids, none empty"))
-    suppress_tokens: Sequence[int] = _checked((), Check(_ids, "a list of token ids"))
-    begin_suppress_tokens: Sequence[int] = _checked((), Check(_ids, "a list of token ids"))
-    forced_bos_token_id: int | None = _checked(None, Check(_id, "a token id"))
+    bad_words_ids: Sequence[Sequence[int]] = _checked((), Valid(_words, "a list of lists of token ids, none empty"))
+    suppress_tokens: Sequence[int] = _checked((), Valid(_ids, "a list of token ids"))
+    begin_suppress_tokens: Sequence[int] = _checked((), Valid(_ids, "a list of token ids"))
+    forced_bos_token_id: int | None = _checked(None, Valid(_id, "a token id"))
     forced_eos_token_id: int | Sequence[int] | None = _checked(None, ONE_OR_MORE_IDS)
     renormalize_logits: bool = _checked(False, SWITCH)
     stop_strings: Sequence[str] = _checked(
@@ -388,7 +394,7 @@ def check_option(name: str, value: Any, where: str = "") -> None:
     """Raises ``HeedfulError`` for an unknown option or a value out of range; None is unset."""
     if name not in NAMES:
         raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
-    check: Check = FIELDS[name].metadata["check"]
+    check: Valid = FIELDS[name].metadata["check"]
     if value is not None and not check.test(value):
         raise HeedfulError(f"{where}{name} is {_shown(value)}; give {check.words}")
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import PrepackedLinear
-from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues, Rows
+from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues, RowLayout
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
 from heedful.layers.position import NO_ENCODING, PositionEncoding
@@ -53,7 +53,7 @@ class FusedAttention(Attention):
         mask: Mask = None,
         position: PositionEncoding | None = None,
         cache: AttentionCache | None = None,
-        rows: Rows = BATCH,
+        rows: RowLayout = BATCH,
     ) -> Tensor:
         """Computes ``Attention.forward`` for self-attention; raises ``HeedfulError`` for another ``source``."""
         if source is not None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
-from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
+from heedful.layers.attention import BATCH, Attend, Attention, Bias, RowLayout, fused_attention
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, TokenPositions, own_positions, padding_mask, token_positions
 from heedful.layers.position import RowEncoding
@@ -140,7 +140,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         memory_row = TokenRow(real_tokens(memory, batch.memory_mask), fill)
         memory_mask = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
         memory, memory_rows = memory_row.gather(memory), TokenRows(row, memory_row)
-    rows: dict[str, Rows] = {"rows": TokenRows(row, row), "memory_rows": memory_rows}
+    rows: dict[str, RowLayout] = {"rows": TokenRows(row, row), "memory_rows": memory_rows}
     for block, window in zip(stack.block, stack.windows, strict=True):
         mask, position = under_masks[window]
         position = RowEncoding(rotation, position)

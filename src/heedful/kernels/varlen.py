@@ -26,7 +26,7 @@ from torch import Tensor
 
 from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
-from heedful.layers.attention import BATCH, Attend, Attention, Bias, Rows, fused_attention
+from heedful.layers.attention import BATCH, Attend, Attention, Bias, RowLayout, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded
@@ -260,8 +260,8 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     if own and can_pack(stack, batch):
         return without_padding(stack, batch)
     order: FrontOrder | None = None
-    rows: dict[int | None, Rows] | None = None
-    memory_rows: Rows = BATCH
+    rows: dict[int | None, RowLayout] | None = None
+    memory_rows: RowLayout = BATCH
     tokens = batch.x.size(1)
     if own:
         assert batch.mask is not None  # ``uses_varlen``

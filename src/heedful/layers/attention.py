@@ -64,7 +64,7 @@ class AttendUnder(Protocol):
         """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
 
 
-class Rows(Protocol):
+class RowLayout(Protocol):
     """How the tokens of queries and keys lie in memory: computes their attention by a kernel, which takes a batch."""
 
     def attend(
@@ -319,7 +319,7 @@ def float_mask(mask: Mask, scores: Tensor, bias: Tensor | None = None) -> Tensor
 BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
 
 
-class Alone(NamedTuple):
+class StackNeeds(NamedTuple):
     """What the configuration of a stack asks of an attention that is called without its stack."""
 
     is_causal: bool = False
@@ -363,7 +363,7 @@ class Attention(nn.Module):
     """
 
     probe: AttendUnder | None = None
-    alone = Alone()
+    alone = StackNeeds()
 
     def __init__(
         self,
@@ -427,7 +427,7 @@ class Attention(nn.Module):
         )
         if not cross:
             has_position = not isinstance(config.position, NoPosition | SinusoidalPosition | LearnedPosition)
-            attention.alone = Alone(config.causal, config.window is not None, has_position)
+            attention.alone = StackNeeds(config.causal, config.window is not None, has_position)
         return attention
 
     def forward(
@@ -438,7 +438,7 @@ class Attention(nn.Module):
         mask: Mask = None,
         position: PositionEncoding | None = None,
         cache: AttentionCache | None = None,
-        rows: Rows = BATCH,
+        rows: RowLayout = BATCH,
     ) -> Tensor:
         """Attention from ``x`` (B, T, D) to ``source`` (B, S, D), by default ``x`` itself: (B, T, D).
 
@@ -468,7 +468,7 @@ class Attention(nn.Module):
         """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
-    def own_mask(self, mask: Mask, position: PositionEncoding | None, queries: int, rows: Rows) -> Mask:
+    def own_mask(self, mask: Mask, position: PositionEncoding | None, queries: int, rows: RowLayout) -> Mask:
         """Returns the mask of a call, by default that of the stack's configuration. Raises as ``forward``."""
         check_boolean(mask)
         if position is None:
