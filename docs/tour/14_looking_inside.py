@@ -138,7 +138,8 @@ assert abs(broken - whole - change.max().item()) < 1e-4
 with torch.no_grad():
     plain = model(ids)
     with heedful.record(model, ["pattern", "stream", "query", "activation", "logits"]) as recorded:
-        assert torch.equal(model(ids), plain)
+        output = model(ids)
+assert torch.equal(output, plain)
 print(len(recorded), "tensors recorded")
 
 # %%
