@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -251,23 +253,37 @@ class Engine:
         )
 
 
+# In a process of its own, which is killed: the engine's own end waits for ever now and then.
+ENGINE = """
+import sys
+import xllamacpp
+
+options = xllamacpp.CommonParams()
+options.model.path = sys.argv[1]
+options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
+options.n_parallel, options.n_ctx, options.n_gpu_layers = 1, 0, 0
+options.fit_params = options.warmup = options.cache_prompt = False
+options.cache_ram_mib = 0
+options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds more
+options.verbosity = 1  # errors
+server = xllamacpp.Server(options)
+print("listens", server.listening_address, flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
 def engine(file: Path) -> Iterator[Engine]:
-    xllamacpp = pytest.importorskip("xllamacpp")
-    options = xllamacpp.CommonParams()
-    options.model.path = str(file)
-    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
-    options.n_parallel, options.n_ctx, options.n_gpu_layers = 1, 0, 0
-    options.fit_params = options.warmup = options.cache_prompt = False
-    options.cache_ram_mib = 0
-    options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds more
-    options.verbosity = 1  # errors
-    server = xllamacpp.Server(options)
-    try:
-        yield Engine(server.listening_address)
-    finally:
-        del server
+    pytest.importorskip("xllamacpp")
+    command = [sys.executable, "-c", ENGINE, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            yield Engine(next(line.split()[1] for line in lines if line.startswith("listens")))
+        finally:
+            process.kill()
 
 
 @torch.no_grad()
