@@ -143,7 +143,7 @@ def test_missing_or_old_packages_are_problems_with_the_line_that_installs_them(
 def test_little_disk_and_a_busy_machine_are_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = type("usage", (), {"total": 10 << 30, "free": 1 << 20})
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
-    monkeypatch.setattr(machine, "load", lambda: 12.0)
+    monkeypatch.setattr(machine, "mean_load", lambda: 12.0)
     monkeypatch.setattr(machine, "cores", lambda: 4)
     facts = doctor.report(tmp_path)
     assert [each["what"] for each in facts["problems"]] == [f"only 0.0 GB of disk space is free in {tmp_path}"]

@@ -188,9 +188,10 @@ def test_connections_that_wait_leave_room(server: Server, monkeypatch: pytest.Mo
                 one.sendall(sent.encode())
         assert asked(server, "/runs.json")[0] == 200
         until(lambda: threads() <= 8)
-        opened[-1].setblocking(False)
-        with pytest.raises(BlockingIOError):  # the last one still waits
-            opened[-1].recv(1)
+        last = stack.enter_context(socket.create_connection(address, timeout=10))
+        last.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the last one waits, while others are closed for it
+            last.recv(1)
 
 
 def test_a_request_in_progress_makes_no_room(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
