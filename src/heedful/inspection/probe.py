@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.layers.attention import AttendUnder, Bias, repeat_shared_rows
+from heedful.layers.attention import AttendWithTerms, Bias, repeat_shared_rows
 from heedful.layers.mask import Mask
 
 Edit = Callable[[Tensor], Tensor]
@@ -55,7 +55,7 @@ class Tap:
 class AttentionProbe:
     """Attention by ``attend`` with taps on queries, keys, values, and on the output of each head ("mixed")."""
 
-    def __init__(self, attend: AttendUnder) -> None:
+    def __init__(self, attend: AttendWithTerms) -> None:
         self.attend = attend
         self.taps = {name: Tap() for name in ("query", "key", "value", "mixed")}
 

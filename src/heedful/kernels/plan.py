@@ -229,7 +229,7 @@ SLOTS: dict[Any, str] = {
     Residual.forward: "add",
 }
 KERNELS: dict[str, tuple[Any, ...]] = {
-    "attend": (*(fused_attention, two_query_attention, traceable_attention, blocked_attention, gpu_attention),),
+    "attend": (fused_attention, two_query_attention, traceable_attention, blocked_attention, gpu_attention),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_decoding),

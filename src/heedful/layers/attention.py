@@ -57,7 +57,7 @@ class Attend(Protocol):
         """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
 
 
-class AttendUnder(Protocol):
+class AttendWithTerms(Protocol):
     """Attention whose bias may be terms that depend on the queries and keys: a kernel by rows, or a probe."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float) -> Tensor:
@@ -65,7 +65,7 @@ class AttendUnder(Protocol):
 
 
 class RowLayout(Protocol):
-    """How the tokens of queries and keys lie in memory: computes their attention by a kernel, which takes a batch."""
+    """Layout of the tokens of queries and keys in memory; computes their attention by a kernel for batches."""
 
     def attend(
         self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
@@ -320,7 +320,7 @@ BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none
 
 
 class StackNeeds(NamedTuple):
-    """What the configuration of a stack asks of an attention that is called without its stack."""
+    """Requirements that a stack's configuration sets for an attention that is called without its stack."""
 
     is_causal: bool = False
     has_window: bool = False
@@ -362,7 +362,7 @@ class Attention(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    probe: AttendUnder | None = None
+    probe: AttendWithTerms | None = None
     alone = StackNeeds()
 
     def __init__(

@@ -123,7 +123,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedTerms(Generic[S]):
-    """What all layers of a stack share of terms that depend on queries and keys; ``bound`` gives those of a layer."""
+    """Inputs of the terms that depend on queries and keys, shared by all layers; ``bound`` returns a layer's terms."""
 
     distances: Distances
     shared: S  # what the stack's scheme gives to all layers
