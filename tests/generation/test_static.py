@@ -11,7 +11,7 @@ from ending_models import ENDS, POSITIONS, tiny_model
 from torch import Tensor
 
 import heedful
-from heedful.cache import Cache, StaticCache
+from heedful.cache import Cache
 from heedful.errors import HeedfulError
 from heedful.generation import Generated, decode, decoding, stream
 from heedful.generation.decoder_state import create_state
@@ -19,6 +19,7 @@ from heedful.generation.options import resolve
 from heedful.generation.static import StaticStep
 from heedful.generation.token_choice import choose
 from heedful.kernels import using
+from heedful.kernels.fixed_cache import StaticCache
 from heedful.layers import prefix_mask
 from heedful.models.base import Model
 from tolerances import assert_close

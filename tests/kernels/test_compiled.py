@@ -31,11 +31,12 @@ from torch.nn import functional as F
 import heedful
 from answering_folders import saved
 from heedful import cli
-from heedful.cache import Cache, SlotCache
+from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.kernels import compiled_step, few_rows
 from heedful.kernels.few_rows import CompiledLinear, compiler
+from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear

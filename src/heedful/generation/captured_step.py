@@ -13,11 +13,12 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from heedful.cache import Cache, Cross, StaticCache
+from heedful.cache import Cache, Cross
 from heedful.generation.decoder_state import DecoderState, learned_positions
 from heedful.generation.options import Options
 from heedful.generation.static import StaticStep
 from heedful.kernels import captured
+from heedful.kernels.fixed_cache import StaticCache
 from heedful.kernels.unpadded import is_observed
 
 

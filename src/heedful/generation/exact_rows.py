@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import SlotCache
+from heedful.kernels.fixed_cache import SlotCache
 
 LENGTHS = (5, 20, 70, 300, 560)  # of the rows that are tried; fused attention reads 512 columns at a time
 EACH = 64  # up to this number each number of rows is tried, above it every fourth

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.cache import SlotCache
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, create_state, learned_positions
 from heedful.generation.decoding import limits_of
@@ -39,6 +38,7 @@ from heedful.kernels import captured
 from heedful.kernels.compiled_step import has_compiled_steps, reads_prompts
 from heedful.kernels.decode_attention import store_for
 from heedful.kernels.few_rows import CompiledLinear
+from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.plan import attending, decoding_kernels, two_query_attention
 from heedful.layers.attention import Attention
 from heedful.util.exact import exact_dtype

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from heedful.cache import StaticCache
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import DecoderState, learned_positions
 from heedful.kernels.decode_attention import store_for
+from heedful.kernels.fixed_cache import StaticCache
 
 
 class StaticStep:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from heedful.cache import Cache, Growing, RingCache, SlotCache, StaticAttention, StaticCache
+from heedful.cache import Cache, Growing
 from heedful.errors import HeedfulError
 from heedful.kernels.few_rows import (
     ADD,
@@ -34,6 +34,7 @@ from heedful.kernels.few_rows import (
     pointer,
     run,
 )
+from heedful.kernels.fixed_cache import RingCache, SlotCache, StaticAttention, StaticCache
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.unpadded import is_standard, unpadded_inference
 from heedful.layers.attention import Attention, Bias, float_mask, fused_attention

@@ -15,7 +15,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from heedful.cache import Store, Stored, store_columns
+from heedful.cache import Stored
+from heedful.kernels.fixed_cache import Store, store_columns
 from heedful.kernels.vocabulary_loss import runs_triton
 from heedful.layers.mask import Mask
 
