@@ -557,7 +557,7 @@ def test_a_custom_feed_forward_is_left_alone(calls: list[int]) -> None:
 def test_another_plan_and_print() -> None:
     fast = pair("gpt")[1]
     assert "kernels='cpu-compiled'" in repr(fast)
-    assert "layout=compiled_decoding" in repr(fast)
+    assert "layout=compiled_layout" in repr(fast)
     assert re.search(r"CompiledLinear\(\s+in_features=32, out_features=96", repr(fast))
     expected = fast.generate(IDS[:1], max_new_tokens=5)
     assert torch.equal(apply_plan(fast, "plain").generate(IDS[:1], max_new_tokens=5), expected)

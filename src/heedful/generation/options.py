@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heedful.generation.method import Method
 
 
-# module:method; the first one whose switch is on decodes, so the order matters
+# module:method. The first one whose switch is on decodes, of those that extend no other; then the one that extends it.
 METHODS = (
     "heedful.generation.sampling:SAMPLING",
     "heedful.generation.beam:BEAM",

@@ -52,7 +52,7 @@ PROMPT_ROWS = 64  # compiled kernels that are the fastest up to so many rows rea
 STREAM = 0  # offset of the residual stream, the first buffer
 
 
-def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
+def compiled_layout(stack: Stack, batch: StackInput) -> Tensor:
     """Runs a decoding step of at most ``most_rows`` rows in one call of compiled code.
 
     Falls back to ``unpadded_inference``, with the same result, for prompts and more rows, with gradients enabled, while
@@ -71,13 +71,13 @@ def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
 
 def reads_prompts(stack: Stack) -> bool:
     """Returns True if a stack has a compiled step that is about as fast as other kernels also for prompts."""
-    step = step_of(stack) if stack.layout is compiled_decoding else None
+    step = step_of(stack) if stack.layout is compiled_layout else None
     return step is not None and step.most_rows >= PROMPT_ROWS
 
 
 def has_compiled_steps(stack: Stack) -> bool:
     """Returns True if a stack decodes by a compiled step, which leaves its parts, and their hooks, uncalled."""
-    return stack.layout is compiled_decoding and step_of(stack) is not None
+    return stack.layout is compiled_layout and step_of(stack) is not None
 
 
 def step_of(stack: Stack) -> CompiledStep | None:

@@ -4,7 +4,8 @@ PyTorch draws the numbers of a dropout mask one by one on a CPU, about 10 ns eac
 an element takes 16 bits of a generator (SFC64) that is seeded from PyTorch's, so that equal seeds give equal runs.
 
 The plan "cpu-training" (``heedful.kernels.plan``) uses ``cpu_dropout`` for every ``Dropout``, and its attention drops
-weights by ``DropoutMasks`` of this file, except beside a learned bias, as T5's, where PyTorch's attention runs.
+weights by ``DropoutMasks`` of this file, except beside a learned bias that all sequences share, as T5's without
+padding, and with Shaw's value rows: there PyTorch's attention runs.
 ``--training.kernels plain`` uses PyTorch's dropout for both.
 """
 

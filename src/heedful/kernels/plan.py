@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.blocked_attention import blocked_attention
-from heedful.kernels.compiled_step import compiled_decoding
+from heedful.kernels.compiled_step import compiled_layout
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import has_onednn, onednn_is_faster, onednn_linear, onednn_training_linear
@@ -207,7 +207,7 @@ PLANS = {
         Plan(
             "cpu-compiled",
             linear=_inference_linear,
-            layout=compiled_decoding,
+            layout=compiled_layout,
             add=filled_slots,
         ),
         Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
@@ -232,7 +232,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "attend": (fused_attention, two_query_attention, traceable_attention, blocked_attention, gpu_attention),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
-    "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_decoding),
+    "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_layout),
     "run": (called, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots, narrow_slots),
 }

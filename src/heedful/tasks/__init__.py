@@ -26,7 +26,7 @@ class TaskEntry:
 
     path: str  # "module:class"
     summary: str  # one line
-    # The metric that chooses the best weights; of several, the first that the task's variant has.
+    # Every ``main_metric`` that the task or a variant can have, the most common first: the curve of ``heedful watch``.
     main_metrics: Sequence[str]
     # (kind of model, kind of head) of the published models that are for this task; a model of text and one of images
     # are different kinds

@@ -4,6 +4,15 @@ The first steps of the run are measured on a copy of its model. Unset options ar
 and written to ``run.toml`` before step 1, so that a resumed run reads them and measures nothing. Given options stay.
 The number of steps is planned anew during the run (``pace``), the other choices are final. Without ``--max-epochs`` and
 ``--max-steps`` the time is the only limit, and the validation data say when more steps do not help (patience).
+
+What ``--max-minutes`` changes elsewhere:
+
+- ``resolve.suggested`` suggests no ``max_epochs``;
+- ``run.prepare`` calls ``plan_run``, which may also train one classifier in place of an ensemble;
+- ``schedule.Limits.progress`` counts planned steps, and ``loop._change_pace`` asks ``pace.decide`` for a new plan;
+- ``clock`` reserves the time of the last evaluations, and ends the run;
+- ``validation`` judges no more examples than the time for the verdict covers (``Validation.has_time`` is False);
+- ``run_folder._with_more_time`` resumes a run with another number of minutes.
 """
 
 from __future__ import annotations
