@@ -16,9 +16,9 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 import heedful
 from heedful import HeedfulError, presets
-from heedful.adapters import add_adapter
+from heedful.adapters import LoraConfig, add_adapter
 from heedful.cache import Cache
-from heedful.config import EmbeddingConfig, EncoderConfig, LoraConfig, SequenceHead, TransformerXLPosition
+from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, TransformerXLPosition
 from heedful.data import Row, Rows
 from heedful.data.rows import Span
 from heedful.kernels import using

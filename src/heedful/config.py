@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
-from heedful.util.values import check, fits, type_in_words
+from heedful.util.values import fits, type_in_words
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]  # or a registered name, as of attention, feed-forward and block
@@ -798,42 +798,3 @@ def source_tokens(config: ModelConfig) -> EmbeddingConfig:
     source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     assert isinstance(source, EmbeddingConfig)  # the caller has asked patches_of
     return source
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """Configuration of a low-rank adapter (Hu et al. 2022).
-
-    Args:
-        rank: r, the inner width of the adapter.
-        alpha: α; the output of the adapter is scaled by α/r. None is 2r, so that the learning rate need not change with
-            the rank.
-        dropout: probability on the adapter's input in training.
-        targets: the linear maps of every block that get an adapter: "query", "key", "value", "out" of each attention,
-            "up", "down", "gate" of the feed-forward; ("all",) for all of these. By default query and value, as in
-            section 4.2 of the paper. Where the model's layout stores several as one map (GPT-2's query, key and value),
-            all of them get an adapter with the same A, which is an adapter of that one map.
-        rslora: scale by α/√r (Kalajdzievski 2023).
-    """
-
-    rank: int = 8
-    alpha: float | None = None
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ("query", "value")
-    rslora: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.targets, str):
-            object.__setattr__(self, "targets", (self.targets,))
-        check("the adapter's rank", self.rank, int, least=1)
-        check("the adapter's dropout", self.dropout, float, least=0, below=1)
-        if self.alpha is None:
-            object.__setattr__(self, "alpha", 2.0 * self.rank)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adapter:
-    """Adapter of a model: its configuration, and the parameters trained in full (those of a classifier)."""
-
-    config: LoraConfig
-    whole: tuple[str, ...] = ()

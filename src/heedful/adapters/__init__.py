@@ -9,6 +9,7 @@ This package reads and writes no files: ``heedful.pretrained.peft`` reads and wr
 from heedful.adapters.adapter import (
     Adapter,
     LoraConfig,
+    adapter_of,
     add_adapter,
     attach,
     fresh_head,
@@ -23,6 +24,7 @@ __all__ = [
     "Adapter",
     "LoraConfig",
     "LowRank",
+    "adapter_of",
     "add_adapter",
     "attach",
     "fresh_head",

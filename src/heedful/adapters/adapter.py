@@ -4,21 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from heedful.adapters.low_rank import LowRank
-from heedful.config import Adapter, LoraConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.layers.norm import BatchNorm
 from heedful.models import Ensemble, Model
 from heedful.settings import LORA_TARGETS
 from heedful.util.random_state import seeded
+from heedful.util.values import check
 
 M = TypeVar("M", bound=Model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Configuration of a low-rank adapter (Hu et al. 2022).
+
+    Args:
+        rank: r, the inner width of the adapter.
+        alpha: α; the output of the adapter is scaled by α/r. None is 2r, so that the learning rate need not change with
+            the rank.
+        dropout: probability on the adapter's input in training.
+        targets: the linear maps of every block that get an adapter: "query", "key", "value", "out" of each attention,
+            "up", "down", "gate" of the feed-forward; ("all",) for all of these. By default query and value, as in
+            section 4.2 of the paper. Where the model's layout stores several as one map (GPT-2's query, key and value),
+            all of them get an adapter with the same A, which is an adapter of that one map.
+        rslora: scale by α/√r (Kalajdzievski 2023).
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("query", "value")
+    rslora: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, str):
+            object.__setattr__(self, "targets", (self.targets,))
+        check("the adapter's rank", self.rank, int, least=1)
+        check("the adapter's dropout", self.dropout, float, least=0, below=1)
+        if self.alpha is None:
+            object.__setattr__(self, "alpha", 2.0 * self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Adapter of a model: its configuration, and the parameters trained in full (those of a classifier)."""
+
+    config: LoraConfig
+    whole: tuple[str, ...] = ()
 
 
 def low_rank_parts(model: nn.Module) -> dict[str, LowRank]:
@@ -121,7 +160,7 @@ def train_whole(model: M, names: Sequence[str]) -> M:
 
     Raises ``HeedfulError`` for a model without an adapter.
     """
-    adapter = _adapter(model)
+    adapter = adapter_of(model)
     for name in names:
         model.get_parameter(name).requires_grad_(True)
     model.adapter = replace(adapter, whole=tuple(dict.fromkeys((*adapter.whole, *names))))
@@ -157,14 +196,15 @@ def remove(model: M) -> M:
     return _replace_parts(model, {path: part.base() for path, part in _adapted(model).items()})
 
 
-def _adapter(model: Model) -> Adapter:
-    if model.adapter is None:
+def adapter_of(model: Model) -> Adapter:
+    """Returns the adapter of a model; raises ``HeedfulError`` for a model without one."""
+    if not isinstance(model.adapter, Adapter):
         raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
     return model.adapter
 
 
 def _adapted(model: Model) -> dict[str, LowRank]:
-    _adapter(model)
+    adapter_of(model)
     return low_rank_parts(model)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.config import Adapter, ModelConfig, StackConfig
+from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError
 from heedful.heads import checked_output
 from heedful.stack import ALL_TOKENS, initialise
@@ -74,7 +74,7 @@ class Model(nn.Module):
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
-    adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
+    adapter: object | None = None  # of heedful.adapters; the other weights are then those of ``source``
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
         """Runs the model on a batch; raises ``HeedfulError`` with our name for an argument of transformers' models."""

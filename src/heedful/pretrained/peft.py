@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
+from heedful.adapters import LoraConfig, adapter_of, attach, fresh_head, low_rank_parts
 from heedful.config import DecoderConfig, NoHead, PooledHead, VisionConfig
 from heedful.errors import HeedfulError, first_few
 from heedful.models import Model
@@ -230,9 +230,7 @@ def adapter_files(
 
     Raises ``HeedfulError`` if the model has no adapter, or ``folder``, where it will be saved, holds a whole model.
     """
-    adapter = model.adapter
-    if adapter is None:
-        raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
+    adapter = adapter_of(model)
     if not model.source:
         raise HeedfulError(
             "the model was not loaded from a folder or the Hub, so its adapter cannot name a base; save the base "
