@@ -10,7 +10,7 @@ What ``--max-minutes`` changes elsewhere:
 - ``resolve.suggested`` suggests no ``max_epochs``;
 - ``run.prepare`` calls ``plan_run``, which may also train one classifier in place of an ensemble;
 - ``schedule.Limits.progress`` counts planned steps, and ``loop._change_pace`` asks ``pace.decide`` for a new plan;
-- ``clock`` reserves the time of the last evaluations, limits that of the others (``evaluation_share``), and ends the run;
+- ``clock`` reserves the time of the last evaluations, limits the others (``evaluation_share``), and ends the run;
 - ``validation`` judges no more examples than the time for the verdict covers (``Validation.has_time`` is False);
 - ``run_folder._with_more_time`` resumes a run with another number of minutes.
 """
