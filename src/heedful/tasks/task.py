@@ -96,7 +96,8 @@ class Baseline:
 
     name: str  #: for people, such as "a linear SVM on words and character n-grams"
     metrics: dict[str, float]  #: by the names of ``Measured.metrics``
-    example_scores: Scored | None = None  #: comparable with ``Measured.example_scores`` of the same rows
+    #: comparable with ``Measured.example_scores`` of the same rows: of the same class, ``Sums`` with the same columns
+    example_scores: Scored | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the baseline as ``{"name", "metrics"}``."""
