@@ -132,8 +132,8 @@ def test_the_reference_has_what_the_pages_call(page: Path) -> None:
     """Functions and classes, in sentences and in code; a method is in the reference if its class is."""
     text = text_of(page)
     paths = set(re.findall(r"(?<![\w/.-])heedful(?:\.[A-Za-z_]\w*)+", text)) - NO_OBJECTS
-    for module, names in re.findall(r"^from (heedful[\w.]*) import \(?([\w, \n]+)", text, re.M):
-        paths |= {f"{module}.{name}" for name in re.findall(r"\w+", names.partition("\n\n")[0])}
+    for module, names in re.findall(r"^from (heedful[\w.]*) import (\([\w, \n]+|[\w, ]+)", text, re.M):
+        paths |= {f"{module}.{name}" for name in re.findall(r"\w+", names)}
     reference = {id(imported(path)) for path in LISTED}
     for path in paths:
         parts = path.split(".")

@@ -125,9 +125,10 @@ def test_each_part_of_the_page_is_short() -> None:
     lines = [len([line for line in block.splitlines() if line]) for block in BLOCKS]
     counted = dict(zip(anchors, lines, strict=True))
     assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
-    assert anchors[len(TABLE) :] == ["a-task", "use-them"]
+    assert anchors[len(TABLE) :] == ["a-task", "a-new-task", "use-them"]
     assert len(TABLE) == len(EACH) == 12
     assert max(lines[: len(TABLE)]) <= 15
+    assert counted["a-new-task"] <= 40
 
 
 def test_the_page_is_true(
@@ -724,6 +725,43 @@ def test_columns_of_inputs_do_not_change_which_rows_are_alike(page: dict[str, An
     assert first.row != second.row
     findings = {finding.name for finding in row_findings(task, rows, Rows())}
     assert "contradictions" in findings
+
+
+def test_a_new_task_learns_and_is_read_again(
+    page: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the methods that ``EncoderTask`` has for it, with a batch without segments; loss and outputs by hand."""
+    monkeypatch.chdir(tmp_path)
+    words = {"awful": 1, "poor": 2, "fair": 3, "good": 4, "superb": 5}
+    rows = [{"text": f"film {n} is {word}", "rating": rating} for n in range(20) for word, rating in words.items()]
+    small = {"dim": 32, "depth": 1, "heads": 2}
+    run = heedful.train(
+        "ratings", rows, out="run", max_epochs=15, quiet=True, model_settings=small, training={"lr": 5e-3}
+    )
+    assert run.metrics["spearman"] > 80
+    texts = ["a superb film", "film", "this film is awful"]
+    outputs = [prediction["output"] for prediction in run.pipeline(texts)]
+    assert outputs[0] > outputs[2] + 2
+    assert run.pipeline([]) == []
+
+    task = heedful.pipeline("ratings", "run").task
+    assert {"name": "ratings", "summary": "A rating from 1 to 5 for a text."} in tasks.names()
+    assert [len(ids) for ids in task.input_ids(texts, 4)] == [4, 3, 4]  # with the two special tokens
+    examples = task.encode(Rows(Row({"text": text, "rating": 2.0}, "rows", 1) for text in texts)).examples
+    batch = task.collate(examples)
+    with torch.no_grad():
+        loss = float(task.objective(run.model, batch))
+        logits = run.model(batch["ids"], batch["mask"]).double()
+    targets = torch.tensor([1.0, 0, 0, 0]).double().expand_as(logits)  # 2 is above 1 alone
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    assert task.count(batch) == 3
+    assert (1 + logits.sigmoid().sum(1)).tolist() == pytest.approx(outputs, rel=1e-5)
+
+    Path("mine.py").write_text(DEFINITIONS, encoding="utf-8")
+    done = fresh_process.run(COMMAND, "predict", "run", texts[0], "--json", "--import", "mine.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output"] == pytest.approx(outputs[0], rel=1e-5)
 
 
 def test_a_subclass_of_classifiers_learns_no_numbers(tmp_path: Path) -> None:

@@ -286,6 +286,8 @@ def in_python(text: str, out: Any = None) -> str:
     'max_steps must be a whole number; give a validation file: valid=...'
     >>> in_python("'text' is null, in runs/a/data/train.jsonl:8", "runs/a")
     "'text' is null, in row 8 of the data"
+    >>> in_python("a task is registered by --import FILE, or in Python by heedful.register")
+    'a task is registered by heedful.register'
     """
     if out is not None:
         table = rf"{re.escape(os.fspath(out))}[/\\]data[/\\]\w+\.jsonl"
@@ -295,6 +297,7 @@ def in_python(text: str, out: Any = None) -> str:
         ("--valid FILE", "valid=..."),
         ("--train FILE", "data"),
         ("--from", "model"),
+        ("by --import FILE, or in Python by", "by"),
         ("--import", "import"),
     ):
         text = re.sub(rf"{option}(?![\w-])", argument, text)

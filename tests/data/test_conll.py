@@ -196,6 +196,15 @@ def test_json_lines(tmp_path: Path) -> None:
     assert plain(rows) == [("a", "N", 1)]
 
 
+def test_words_and_tags_have_no_other_columns_beside_them(tmp_path: Path) -> None:
+    path = written(tmp_path, lines({"words": ["in"], "tags": ["O"], "intent": "go"}), "a.jsonl")
+    message = r"read alone, but the task has the columns words, tags, intent; give them the kind 'texts'"
+    with pytest.raises(HeedfulError, match=message):
+        read(path, {"words": "words", "tags": "tags", "intent": "label"})
+    rows = read(path, {"words": "texts", "tags": "texts", "intent": "label"})
+    assert rows[0].values == {"words": ("in",), "tags": ("O",), "intent": "go"}
+
+
 def test_parquet_names_its_tags(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     label = {"names": ["O", "B-LOC"], "_type": "ClassLabel"}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heedful.errors import HeedfulError
 from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Metrics, Places, Sums, metrics_of_draws, overall
 from heedful.metrics.intervals import caveats, draws, intervals, resampled, standard_error
@@ -16,6 +17,14 @@ from heedful.metrics.translation import translation_scores
 
 def rate(right: Any) -> Sums:
     return Sums([[one, 1] for one in right], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
+
+
+def test_statistics_with_other_columns_are_not_joined() -> None:
+    with_loss = Sums([[1, 0.5, 1]] * 4, lambda sums: {"accuracy": 100 * sums[0] / sums[2]})
+    with pytest.raises(
+        HeedfulError, match=r"shapes \(3, 2\) and \(4, 3\) cannot be compared; give .* the same columns"
+    ):
+        rate([1, 0, 1]).joined(with_loss)
 
 
 class Median:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful import tasks
+from heedful.audit.audit import audit
 from heedful.config import ModelConfig, SequenceHead, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
@@ -155,6 +156,13 @@ def test_it_trains_resumes_evaluates_compares_and_predicts(tmp_path: Path) -> No
 def test_settings_of_other_tasks_are_refused_for_it(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match=r"--masking\.probability has no effect for digit-parity"):
         train(settings(tmp_path, masking={"probability": 0.2}), quiet=True)
+
+
+def test_an_audit_of_it_knows_no_labels_of_its_model(tmp_path: Path) -> None:
+    """The task has no attribute ``labels``: every validation label was called unknown."""
+    findings = audit(settings(tmp_path)).findings
+    assert "labels" in {finding.name for finding in findings}
+    assert "unseen labels" not in {finding.name for finding in findings}
 
 
 class PlainTranslation(Translation):

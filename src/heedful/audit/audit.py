@@ -196,8 +196,10 @@ def token_findings(task: Task, encoded: Encoded) -> Iterator[Finding]:
 
 def _validation_findings(task: Task, validation: Rows, max_length: int | None) -> Iterator[Finding]:
     """Yields the findings on encoded validation examples, and on labels unknown to the model."""
-    unknown_labels, known_rows = check_unknown_labels(validation, getattr(task, "labels", ()), task.columns)
-    yield from unknown_labels
+    known_rows, labels = validation, getattr(task, "labels", None)
+    if labels is not None:  # a task of one's own may have others, or name them otherwise
+        unknown_labels, known_rows = check_unknown_labels(validation, labels, task.columns)
+        yield from unknown_labels
     if known_rows:
         encoded = task.encode(known_rows, max_length)
         yield from (

@@ -66,8 +66,13 @@ def read_tagged_words(
     files have no splits. Rows without words are counted in ``Rows.skipped``.
 
     Raises ``HeedfulError``, naming file and line, for a word without a tag, lists of different lengths, a line with
-    another number of columns, and for files without sentences.
+    another number of columns, and for files without sentences; also if ``kinds`` has other columns than words and tags.
     """
+    if len(kinds) != 2:
+        raise HeedfulError(
+            f"words and their tags are read alone, but the task has the columns {', '.join(kinds)}; "
+            "give them the kind 'texts', or override the task's read_rows"
+        )
     words, tags = kinds
     rows = Rows()
     for source in sources:

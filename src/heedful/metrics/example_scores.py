@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from heedful.errors import HeedfulError
+
 Places = NDArray[np.int64]
 Metrics = dict[str, float]
 
@@ -73,7 +75,16 @@ class Sums:
         return [self._metrics(sums) for sums in counts.astype(float) @ self.statistics.astype(float)]
 
     def joined(self, other: Self) -> Sums:
-        """Returns the scores of these examples followed by those of ``other``, which has the same columns."""
+        """Returns the scores of these examples followed by those of ``other``, which has the same columns.
+
+        Raises ``HeedfulError`` if it has another number of columns.
+        """
+        own, others = self.statistics.shape, other.statistics.shape
+        if own[1:] != others[1:]:
+            raise HeedfulError(
+                f"statistics of shapes {own} and {others} cannot be compared; give the scores of a model and of its "
+                "baseline the same columns, 0 where one has no value"
+            )
         return Sums(np.concatenate([self.statistics, other.statistics]), self.formula)
 
     def _metrics(self, sums: NDArray[Any]) -> Metrics:

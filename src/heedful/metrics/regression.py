@@ -23,7 +23,8 @@ class Regression:
 
     ``r2`` is 100 R², R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)²: 0 if all predictions are the mean ȳ of these examples, negative
     for worse predictions. ``pearson`` and ``spearman`` are 100 times the correlations. All three are 0 if all true
-    numbers are equal. ``mae`` is the mean of |y − ŷ|, in the unit of y, and ``loss`` the mean of ((y − ŷ) / factor)².
+    numbers are equal. ``mae`` is the mean of ``|y − ŷ|``, in the unit of y, and ``loss`` the mean of
+    ((y − ŷ) / factor)².
 
     Args:
         predicted: (N,) predicted numbers ŷ.

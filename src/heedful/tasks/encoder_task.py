@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from heedful.tasks.model_setup import (
     positions_of,
     preset_of,
     special_id,
+    tokenizer_of,
     with_positions,
     with_settings,
 )
@@ -46,6 +47,7 @@ from heedful.text.tokenizer import Kind as TokenizerKind
 
 NO_LIMIT = 512  # maximum number of tokens if neither the model nor its tokenizer has a limit
 HIDDEN_SHARE = 0.1  # share of tokens that classifiers hide in training a new model, so that it relies on no single one
+TEXT_KINDS = ("text", "text?", "texts", "words")  # the columns from which the tokenizer of a new model learns
 VOCABULARY = 8_000  # tokens of a new tokenizer, unless the settings say otherwise
 
 
@@ -53,8 +55,9 @@ class EncoderTask(Task):
     """Base of tasks with one tokenizer and a model of text: an encoder, in some tasks also another family.
 
     Adds to ``Task`` the tokenizer, the model's configuration, lengths and checks. A subclass adds its head
-    (``make_head``, ``check_head``), its examples, loss, metrics and predictions. A subclass whose examples have no
-    ``ids`` must override ``lengths``.
+    (``make_head``, ``check_head``), its examples, loss, metrics and predictions. Examples have an attribute ``ids``,
+    their token ids; a subclass with other examples overrides ``lengths``. One that learns more than a tokenizer before
+    training, such as label names, overrides ``__init__``, ``prepare``, ``load`` and ``card_entries``.
     """
 
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig,)
@@ -62,7 +65,23 @@ class EncoderTask(Task):
     tokenizer: Tokenizer
     hidden_share = 0.0  # of the tokens, in training
 
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
     # --------------------------------------------------------------------------------------------------------- creation
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Creates the task for a new model: trains its tokenizer on all columns of texts or words."""
+        names = [name for name, kind in cls.columns.items() if kind in TEXT_KINDS]
+        values = (row.values[name] for row in rows for name in names if name in row.values)
+        texts = (value if isinstance(value, str) else " ".join(value) for value in values)
+        return cls(cls.train_tokenizer(texts, settings))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Loads the tokenizer of a model folder."""
+        return cls(tokenizer_of(cls.model_folder(folder)))
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -169,6 +188,12 @@ class EncoderTask(Task):
         """The maximum number of tokens of an example, special tokens included."""
         return longest_of(self.tokenizer)
 
+    def input_ids(self, texts: Sequence[str], max_length: int | None = None) -> list[list[int]]:
+        """Returns the token ids of each text with the special tokens around it, at most ``longest``, ``max_length``."""
+        template = self.tokenizer.template()
+        most = min(max_length or self.longest, self.longest) - template.added
+        return [template.join(ids[:most])[0] for ids in self.tokenizer.encode(texts)]
+
     def lengths(self, examples: Sequence[Any]) -> np.ndarray:
         """Returns the number of tokens of each example, special tokens included, as an array (N, 1)."""
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
@@ -195,11 +220,18 @@ class EncoderTask(Task):
 
     # --------------------------------------------------------------------------------------------------------- training
 
+    def count(self, batch: Batch) -> int:
+        """Returns the number of examples in a batch, one prediction each."""
+        return len(batch["ids"])
+
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the head's output for a batch in float32. A model with segments gets ``segments``."""
+        """Returns the head's output for a batch, its ``ids`` and ``mask`` (B, T), in float32.
+
+        A model with segments gets the batch's ``segments`` (B, T), if it has them, for the two texts of a pair.
+        """
         config = model.config
         if isinstance(config, EncoderConfig) and config.segments > 1:
-            return model(batch["ids"], batch["mask"], batch["segments"]).float()
+            return model(batch["ids"], batch["mask"], batch.get("segments")).float()
         return model(batch["ids"], batch["mask"]).float()
 
 

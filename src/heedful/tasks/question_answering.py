@@ -295,10 +295,6 @@ class QuestionAnswering(EncoderTask):
 
     # --------------------------------------------------------------------------------------------------------- training
 
-    def count(self, batch: Batch) -> int:
-        """Returns the number of predictions in a batch, which are its windows."""
-        return len(batch["ids"])
-
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss of a batch, Σ over windows of −(log p(start) + log p(end)) / 2.
 

@@ -96,7 +96,8 @@ class Baseline:
 
     name: str  #: for people, such as "a linear SVM on words and character n-grams"
     metrics: dict[str, float]  #: by the names of ``Measured.metrics``
-    example_scores: Scored | None = None  #: comparable with ``Measured.example_scores`` of the same rows
+    #: comparable with ``Measured.example_scores`` of the same rows: of the same class, ``Sums`` with the same columns
+    example_scores: Scored | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the baseline as ``{"name", "metrics"}``."""
@@ -299,7 +300,11 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns the loss *summed* over the batch's predictions."""
+        """Returns the loss *summed* over the batch's predictions.
+
+        ``label_smoothing`` is the setting, for a new encoder 0.1 by default; a task that cannot use it suggests 0
+        (``suggested_settings``).
+        """
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -364,7 +369,11 @@ class Task(ABC):
 
     @abstractmethod
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options."""
+        """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options.
+
+        Without inputs it returns []; a pipeline calls it so to check the options. An input on the command line is a
+        text, also for a task whose inputs have several columns: it raises ``HeedfulError`` for one that it cannot read.
+        """
 
     def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
         """Returns a number for each text, the higher the better it fits the query.
@@ -409,7 +418,10 @@ class Task(ABC):
         return inputs[0] if len(inputs) == 1 else inputs, expected[0] if expected else None
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns inputs for trying a model, from plain texts; by default the texts themselves."""
+        """Returns inputs for trying a model, from plain texts; by default the texts themselves.
+
+        ``heedful verify`` predicts them alone and in a batch, so a task whose inputs are no texts overrides this.
+        """
         return list(texts)
 
     def shown_input(self, row: Row) -> Any:

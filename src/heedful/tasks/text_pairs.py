@@ -156,10 +156,6 @@ class TextPairTask(EncoderTask):
 
     # --------------------------------------------------------------------------------------------------------- training
 
-    def count(self, batch: Batch) -> int:
-        """Returns the number of predictions in a batch, which are its examples."""
-        return len(batch["ids"])
-
     def logits(self, model: Model, batch: Batch) -> Tensor:
         """Returns the classification head's logits (B, labels) in float32.
 
