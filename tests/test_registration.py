@@ -759,6 +759,14 @@ def test_a_new_task_learns_and_is_read_again(
     assert (1 + logits.sigmoid().sum(1)).tolist() == pytest.approx(outputs, rel=1e-5)
 
     Path("mine.py").write_text(DEFINITIONS, encoding="utf-8")
+    lines = [f"{row['text']}\t{row['rating']}" for row in rows]
+    Path("ratings.tsv").write_text("\n".join(["text\trating", *lines]) + "\n", encoding="utf-8")
+    trained = ["train", "ratings", "--train=ratings.tsv", "--out=again", "--max-steps=1", "--model.dim=16", "--json"]
+    done = fresh_process.run(COMMAND, *trained, "--import", "mine.py")
+    assert done.returncode == 0, done.stderr
+    command = json.loads(done.stdout)["next"]
+    assert command[-2:] == ["--import", "mine.py"]
+    assert fresh_process.run(COMMAND, *command).returncode == 0
     done = fresh_process.run(COMMAND, "predict", "run", texts[0], "--json", "--import", "mine.py")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["output"] == pytest.approx(outputs[0], rel=1e-5)

@@ -285,12 +285,16 @@ def check_out(settings: RunSettings) -> None:
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
 
 
+IMPORTS: list[str] = []  # files that this command imported, which the next one must name again
+
+
 def without_imports(tokens: Sequence[str]) -> list[str]:
     """Imports the files that ``HEEDFUL_IMPORT`` and ``--import`` name, in order; returns the other tokens.
 
     ``--import mine.py`` and ``--import=mine.py`` may stand anywhere; the parts that a file registers are then known to
     every command.
     """
+    IMPORTS.clear()
     if variable := os.environ.get("HEEDFUL_IMPORT"):
         import_own_parts(variable, "HEEDFUL_IMPORT")
     rest: list[str] = []
@@ -311,3 +315,5 @@ def import_own_parts(source: str, option: str = "--import") -> None:
     from heedful.registration import import_file  # which imports torch with some parts
 
     import_file(source, option)
+    if option != "HEEDFUL_IMPORT":
+        IMPORTS.append(source)

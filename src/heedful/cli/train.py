@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli import processes
-from heedful.cli.arguments import check_file, check_model, check_out
+from heedful.cli.arguments import IMPORTS, check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
@@ -72,6 +72,7 @@ def train(
     if rank() != 0:
         return
     draw_run(settings.out)
+    result["next"] += [part for source in dict.fromkeys(IMPORTS) for part in ("--import", source)]
     print_result(result, json)
     if not json:
         if (page := Path(settings.out, "watch.html")).is_file():
