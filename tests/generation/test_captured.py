@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_static import ENDS, LENGTHS, METHODS, MODELS, STATIC, assert_same, model_of, prompts
+from test_static import COMPILED, ENDS, LENGTHS, METHODS, MODELS, STATIC, assert_same, model_of, prompts
 
 import heedful
 from heedful.config import SinusoidalPosition
@@ -49,7 +49,7 @@ def only_step(model: Any) -> Any:
 
 
 CASES = [(name, method) for name in MODELS for method in METHODS]
-FIRST = [*((name, "greedy") for name in MODELS), *(("encoder-decoder relative", method) for method in METHODS)]
+FIRST = [*((name, "greedy") for name in COMPILED), *(("encoder-decoder relative", method) for method in METHODS)]
 
 
 @pytest.mark.full(keep=len(set(FIRST)))

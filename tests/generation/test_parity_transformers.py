@@ -62,11 +62,18 @@ def test_greedy(pairs, plain, prompts, family, rules):
         same(pairs[family](seed), plain, *prompts(lengths, SIDE[family], seed), max_new_tokens=12, **rules)
 
 
-GRID = list(product([2, 3, 5], [0.0, 0.6, 1.0, 2.0], [False, True, "never"]))
+BEAMS, PENALTIES, EARLY = [2, 3, 5], [0.0, 0.6, 1.0, 2.0], [False, True, "never"]
+GRID = list(product(BEAMS, PENALTIES, EARLY))
+PAIRS = [  # a third of the grid, with each pair of two values
+    (beams, penalty, EARLY[(number + other) % 3])
+    for number, beams in enumerate(BEAMS)
+    for other, penalty in enumerate(PENALTIES)
+]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
-@pytest.mark.parametrize(("beams", "penalty", "early"), GRID)
+@pytest.mark.parametrize(("beams", "penalty", "early"), dict.fromkeys([*PAIRS, *GRID]))
+@pytest.mark.full(keep=2 * len(PAIRS))
 def test_beams(pairs, plain, prompts, family, beams, penalty, early):
     seed = GRID.index((beams, penalty, early)) % 4
     ids, mask = prompts(LENGTHS, SIDE[family], seed)

@@ -58,7 +58,8 @@ def exhaustive(model, ids, most, penalty):
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("penalty", [0.6, 0.0, 1.0, 2.0])
+@pytest.mark.full(keep=2)  # test_grid_exhaustive.py has the other penalties
 @torch.no_grad()
 def test_wide_beams_find_what_exhaustive_search_finds(toy, family, penalty):
     model = toy(family, seed=int(penalty * 10))

@@ -142,7 +142,7 @@ def among_others(model: Model, wanted: list[Request], **settings: Any) -> list[l
 
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_are_those_of_decode(name: str) -> None:
-    model, wanted = model_of(name), requests(30)
+    model, wanted = model_of(name), requests(len(OPTIONS))
     rows = among_others(model, wanted, slots=5, capacity=200)
     lengths = set()
     for request, row in zip(wanted, rows, strict=True):
@@ -170,7 +170,7 @@ def test_the_same_bits_alone_and_among_others(
 ) -> None:
     if kernels.startswith("compiled") and compiler() is None:
         pytest.skip("needs g++")
-    count = 20
+    count = len(OPTIONS)
     if request.config.getoption("--full"):
         count = 200 if (name, kernels, threads, slots) in FIRST else 40
     torch.set_num_threads(threads)
@@ -269,7 +269,7 @@ def test_the_same_bits_with_a_large_vocabulary() -> None:
     torch.set_num_threads(2)
     model = tiny_model(70_000, learned=300, end_factor=0, dim=16, init_std=0.2, position="rotary")
     wanted = [Request([20 + number], {"typical_p": 0.7, "seed": 1}, 12, 0) for number in range(12)]
-    same_alone_and_together(model, wanted)
+    same_alone_and_together(model, wanted, every=4)
 
 
 def same_alone_and_together(model: Model, wanted: list[Request], every: int = 1) -> None:
@@ -308,7 +308,7 @@ def test_a_captured_step_serves_all_rows(name: str) -> None:
     with recorded_steps() as captures:
         model = copy.deepcopy(model_of(name))
         model.captured = CapturedSteps()
-        wanted = requests(30)
+        wanted = requests(len(OPTIONS))
         rows = among_others(model, wanted, slots=5, capacity=200)
     assert len(captures) == 1
     assert captures.replays > 20

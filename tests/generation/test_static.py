@@ -22,6 +22,7 @@ from heedful.kernels import using
 from heedful.kernels.fixed_cache import StaticCache
 from heedful.layers import prefix_mask
 from heedful.models.base import Model
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -225,7 +226,12 @@ def test_addresses_and_shapes_stay(name: str) -> None:
             assert addresses(step) == before
 
 
-@pytest.mark.parametrize("name", MODELS)
+COMPILED = ("windows", "window relative", "grouped alibi", "none", *(position.kind for position in CONTENT))
+COMPILED += ("encoder-decoder learned", "encoder-decoder relative", "encoder-decoder sinusoidal")
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*COMPILED, *MODELS]))
+@pytest.mark.full(keep=len(COMPILED))
 def test_one_graph_for_all_steps(name: str) -> None:
     """The step and the choice of a sampled token, compiled together."""
     graphs = []

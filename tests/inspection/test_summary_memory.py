@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -43,6 +44,12 @@ CONFIGS = {
 }
 
 
+@cache
+def summary_of(name: str, length: int | None = None) -> Summary:
+    """The summary of two rows."""
+    return heedful.summary(CONFIGS[name], batch=2, length=length)
+
+
 def real(config: ModelConfig, info: Summary, dtype: torch.dtype):
     model = heedful.create(config, seed=0).to(dtype)
     kind = dtype if len(info.input[0]) == 4 else torch.long
@@ -76,7 +83,7 @@ def peak(model: nn.Module, inputs: list[Tensor]) -> int:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_memory_of_training_is_what_autograd_saves(name: str) -> None:
-    info = heedful.summary(CONFIGS[name], batch=2)
+    info = summary_of(name)
     assert saved(*real(CONFIGS[name], info, torch.float32)) == info.memory["float32"].backward
     # kernels on the CPU keep a norm's statistics in the half type too, those on the meta device in float32
     assert saved(*real(CONFIGS[name], info, torch.bfloat16)) == pytest.approx(
@@ -86,7 +93,7 @@ def test_the_memory_of_training_is_what_autograd_saves(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_peak_is_what_the_profiler_sees(name: str) -> None:
-    info = heedful.summary(CONFIGS[name], batch=4)
+    info = summary_of(name)
     found = peak(*real(CONFIGS[name], info, torch.float32))
     assert info.memory["float32"].forward == pytest.approx(found, rel=0.02)  # kernels have memory of their own
 
@@ -104,7 +111,7 @@ def test_a_longer_input_holds_more() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cache_bytes_are_those_of_a_filled_cache(name: str, dtype: torch.dtype) -> None:
     config = CONFIGS[name]
-    info = heedful.summary(config, input_shape=(2, 12))
+    info = summary_of(name, length=12)
     told = info.memory[str(dtype).removeprefix("torch.")].cache
     assert told is not None
     model, inputs = real(config, info, dtype)
@@ -145,7 +152,7 @@ def runs_fused(model: Model, inputs: list[Tensor]) -> bool:
 @pytest.mark.filterwarnings("ignore:.*attention:UserWarning")  # PyTorch says why there is no kernel
 @pytest.mark.parametrize("name", CONFIGS)
 def test_kernels_are_missing_where_pytorch_says_so(name: str) -> None:
-    info = heedful.summary(CONFIGS[name], batch=2)
+    info = summary_of(name)
     without = {(one.mode, one.dtype): one.because for one in info.unfused}
     for dtype in (torch.float32, torch.bfloat16):
         model, inputs = real(CONFIGS[name], info, dtype)

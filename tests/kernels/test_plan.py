@@ -88,9 +88,11 @@ def test_a_plan_applied_twice_is_applied_once(name: str) -> None:
     assert once.kernels == name
 
 
-@pytest.mark.parametrize(("first", "last"), [*itertools.permutations(NAMES, 2)])
-def test_the_plan_before_makes_no_difference(first: str, last: str) -> None:
-    assert kernels(apply_plan(apply_plan(encoder(), first), last)) == kernels(apply_plan(encoder(), last))
+@pytest.mark.parametrize("last", NAMES)
+def test_the_plans_before_make_no_difference(last: str) -> None:
+    model, expected = encoder(), kernels(apply_plan(encoder(), last))
+    for first in NAMES:
+        assert kernels(apply_plan(apply_plan(model, first), last)) == expected
 
 
 def test_each_part_gets_the_kernel_of_its_plan() -> None:

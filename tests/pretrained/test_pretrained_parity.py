@@ -21,9 +21,12 @@ from heedful.pretrained.model_types import MODEL_TYPES, express
 
 
 @pytest.fixture
-def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    reference(request.param).float().save_pretrained(tmp_path / "theirs")
-    return tmp_path / "theirs"
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a case as transformers writes it, once for all tests, which only read it."""
+    folder = tmp_path_factory.getbasetemp() / "theirs" / request.param
+    if not folder.exists():
+        reference(request.param).float().save_pretrained(folder)
+    return folder
 
 
 def every(test: Callable[..., None]) -> Callable[..., None]:

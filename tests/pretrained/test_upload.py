@@ -25,6 +25,16 @@ from tolerances import assert_close
 
 IDS = torch.tensor([[1, 2, 3, 4]])
 FIND = "import sys; from heedful.pretrained.folder import find; print(find(*sys.argv[1:]))"
+FIND_EACH = """
+import sys
+from heedful.errors import HeedfulError
+from heedful.pretrained.folder import find
+for name in sys.argv[1:]:
+    try:
+        print(find(name))
+    except HeedfulError as error:
+        print(error)
+"""
 LOAD = """
 import sys, heedful
 print(sum(p.double().sum().item() for p in heedful.from_pretrained(sys.argv[1]).parameters()))
@@ -175,6 +185,12 @@ def found(run: subprocess.CompletedProcess[str]) -> Path:
     return Path(run.stdout.strip())
 
 
+def found_each(run: subprocess.CompletedProcess[str]) -> list[str]:
+    """A line for each name: its folder, or the error's one line."""
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
 def said(run: subprocess.CompletedProcess[str]) -> str:
     """The error's one line."""
     last = run.stderr.strip().splitlines()[-1]
@@ -203,15 +219,17 @@ def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
     run = ask(hub, home, LOAD, "org/name")
     assert float(found(run).name) == pytest.approx(sum(p.double().sum().item() for p in model.parameters()))
     assert hub.files() == sorted({*old} - {"README.md"})  # no pickle, no file of another framework
-    by_id, by_option = (found(ask(hub, home, FIND, *a)) for a in (["org/name@v1"], ["org/name", "v1"]))
-    assert by_id == by_option != found(ask(hub, home, FIND, "org/name"))
+    by_option = found(ask(hub, home, FIND, "org/name", "v1"))
+    by_id, newest = map(Path, found_each(ask(hub, home, FIND_EACH, "org/name@v1", "org/name")))
+    assert by_id == by_option != newest
     assert home in by_id.parents
     assert_same(load(by_id), model)
     seen = len(hub.asked)
     offline = {"HF_HUB_OFFLINE": "1"}
-    assert found(ask(hub, home, FIND, "org/name@v1", **offline)) == by_id
-    assert found(ask(hub, home, FIND, f"org/name@{commit(old | others)}", **offline)) == by_id
-    assert "HF_HUB_OFFLINE is set" in said(ask(hub, home, FIND, "org/name@v2", **offline))
+    names = ("org/name@v1", f"org/name@{commit(old | others)}", "org/name@v2")
+    *same, refusal = found_each(ask(hub, home, FIND_EACH, *names, **offline))
+    assert same == [str(by_id)] * 2
+    assert "HF_HUB_OFFLINE is set" in refusal
     assert len(hub.asked) == seen
     assert found(ask("http://127.0.0.1:9", home, FIND, "org/name@v1")) == by_id  # no network: what is cached
 
@@ -238,11 +256,10 @@ def test_refusals_of_the_hub_are_one_line(hub: Hub, tmp_path: Path) -> None:
     hub.repositories["org/name"] = {"main": {"config.json": b"{}"}}
     hub.gated.add("org/gated")
     home = tmp_path / "home"
-    assert said(ask(hub, home, FIND, "org/nothing")).startswith(
-        "no folder org/nothing here, and the Hub has no such repository"
-    )
-    assert "and the Hub requires a login" in said(ask(hub, home, FIND, "org/gated"))
-    assert "and the Hub does not have the revision 'v9'; check" in said(ask(hub, home, FIND, "org/name@v9"))
+    nothing, gated, revision = found_each(ask(hub, home, FIND_EACH, "org/nothing", "org/gated", "org/name@v9"))
+    assert nothing.startswith("no folder org/nothing here, and the Hub has no such repository")
+    assert "and the Hub requires a login" in gated
+    assert "and the Hub does not have the revision 'v9'; check" in revision
     assert "and the Hub cannot be reached (LocalEntryNotFoundError)" in said(
         ask("http://127.0.0.1:9", tmp_path / "away", FIND, "org/name")
     )
