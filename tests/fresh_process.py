@@ -3,17 +3,20 @@
 ``huggingface_hub`` reads its environment when it is imported, registered parts live as long as the process: such tests
 need a process of their own, and all but a tenth of its time was the import of PyTorch. The first process has imported
 that and ``heedful`` alone; each run is a fork of it with its own environment, arguments, folder and streams. It ends as
-a process does, but for the removal of all modules, which takes 50 times as long as the fork.
+a process does, but for the removal of all modules, which takes 50 times as long as the fork. The ranks of a training run
+are forks of a second process, which has also imported the libraries that a run needs besides.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -22,13 +25,19 @@ SERVER = """
 import atexit, json, os, sys, threading
 import heedful, torch
 while line := sys.stdin.readline():
-    child = os.fork()
-    if child == 0:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    children = []
+    for request in json.loads(line):
+        if not (child := os.fork()):
+            break
+        children.append(child)
+    else:
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(ended), flush=True)
+        continue
+    break
 else:
     sys.exit()
-code, sys.argv, environment, folder, *streams = json.loads(line)
+code, sys.argv, environment, folder, *streams = request
 for number, stream in enumerate((os.devnull, *streams)):
     os.dup2(os.open(stream, os.O_RDWR), number)
 os.environ.clear()
@@ -50,30 +59,72 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(status)
 """
+# by the optimizer, and by the baselines of a verdict
+TRAINING = "import torch._dynamo, sklearn.feature_extraction.text"
+PROGRAM = """
+import os, runpy, signal, sys
+signal.alarm(240)  # a rank that waits for ever ends
+del sys.argv[0]
+if sys.argv[0] == "-m":
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+elif sys.argv[0] == "-c":
+    exec(compile(sys.argv.pop(1), "<string>", "exec"), {"__name__": "__main__"})
+else:
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
+def _server(imports: str = "") -> subprocess.Popen[str]:
     """The process that forks; it ends with this one, whose end closes its standard input."""
     hub = ("HF_", "HUGGINGFACE_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hub)}
     environment["PYTHONPATH"] = str(SOURCE)
-    command = [sys.executable, "-c", SERVER]
+    command = [sys.executable, "-c", f"{imports}\n{SERVER}"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _forked(
+    server: subprocess.Popen[str],
+    code: str,
+    arguments: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    folder: str | Path,
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs code in one fork for each environment, all at once."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with ExitStack() as stack:
+        streams = [[stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(2)] for _ in environments]
+        requests = [
+            (code, ["-c", *arguments], dict(environment), os.path.abspath(folder), out.name, err.name)
+            for environment, (out, err) in zip(environments, streams, strict=True)
+        ]
+        server.stdin.write(json.dumps(requests) + "\n")
+        server.stdin.flush()
+        statuses = json.loads(server.stdout.readline())
+        written = [[Path(file.name).read_text(encoding="utf-8") for file in pair] for pair in streams]
+    return [
+        subprocess.CompletedProcess(["-c", *arguments], status, *texts)
+        for status, texts in zip(statuses, written, strict=True)
+    ]
 
 
 def run(
     code: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: str | Path = "."
 ) -> subprocess.CompletedProcess[str]:
     """Runs code as ``python -c CODE ARGUMENTS`` does, and returns its status and what it wrote."""
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        environment = dict(os.environ if env is None else env)
-        request = (code, ["-c", *arguments], environment, os.path.abspath(cwd), out.name, err.name)
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        status = int(server.stdout.readline())
-        printed, told = (Path(file.name).read_text(encoding="utf-8") for file in (out, err))
-    return subprocess.CompletedProcess(["-c", *arguments], status, printed, told)
+    (ended,) = _forked(_server(), code, arguments, [os.environ if env is None else env], cwd)
+    return ended
+
+
+def run_ranks(ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
+    """Runs ``python ARGUMENTS`` (a script, ``-m MODULE`` or ``-c CODE``) as so many processes of one training run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    return _forked(_server(TRAINING), PROGRAM, [str(argument) for argument in arguments], environments, ".")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -151,18 +152,28 @@ def test_train_takes_every_kind_of_option(calls: Calls, folder: Path) -> None:
     assert settings.tokenizer.lowercase is None
 
 
-@pytest.mark.parametrize("task", ["", *tasks.TASKS])
-def test_help_shows_what_the_task_takes_and_help_all_the_rest(
-    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shown(flag: str) -> list[str]:
-        assert cli.main(["train", *([task] if task else []), flag]) == 0
-        return capsys.readouterr().out.splitlines()
+def help_of_train(*tokens: str) -> str:
+    """What ``train`` prints on a terminal of 80 columns."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
+        patched.setenv("COLUMNS", "80")
+        assert cli.main(["train", *tokens]) == 0
+    return printed.getvalue()
 
-    monkeypatch.setenv("COLUMNS", "80")
-    everything = "\n".join(shown("--help-all"))
-    lines = shown("--help")
-    text = "\n".join(lines)
+
+@pytest.fixture(scope="module")
+def everything() -> str:
+    return help_of_train("--help-all")
+
+
+def test_all_options_are_those_of_every_task(everything: str) -> None:
+    assert help_of_train("translation", "--help-all") == everything
+
+
+@pytest.mark.parametrize("task", ["", *tasks.TASKS])
+def test_help_shows_what_the_task_takes_and_help_all_the_rest(task: str, everything: str) -> None:
+    text = help_of_train(*([task] if task else []), "--help")
+    lines = text.splitlines()
     flags = set(re.findall(r"--[a-z][\w.-]+", text)) - {"--help-all", "--help", "--import", "--training.lr"}
     assert {"--train", "--out", "--max-minutes", "--from"} <= flags <= set(re.findall(r"--[a-z][\w.-]+", everything))
     for option in keys(RunSettings):

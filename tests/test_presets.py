@@ -316,12 +316,18 @@ def test_a_preset_survives_json(name: str) -> None:
     assert hash(again) == hash(config)
 
 
+def shortened(config: Config) -> Config:
+    """The configuration with two blocks in each stack: all blocks of a preset's stack are alike."""
+    stacks = (name for name in ("encoder", "decoder") if hasattr(config, name))
+    return replace(config, **{name: replace(getattr(config, name), depth=2) for name in stacks})
+
+
 @pytest.mark.parametrize("name", presets.names())
 def test_a_preset_runs_without_weights(name: str) -> None:
     """On the meta device: shapes alone, as counting operations needs them."""
-    config = presets.get(name)
+    config = shortened(presets.get(name))
     with torch.device("meta"):
-        model = heedful.create(name)
+        model = heedful.create(config)
     model.to("meta")  # tables are computed at once, wherever the weights are
     ids = torch.zeros(2, 3, dtype=torch.long, device="meta")
     if config.kind == "vision":

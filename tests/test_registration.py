@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,11 +163,25 @@ def test_the_page_is_true(
     )
 
 
+@pytest.fixture(scope="module")
+def trained(page: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """The run of three steps of a part of the page, and of a fourth after it was resumed."""
+    parent = tmp_path_factory.mktemp("parts")
+
+    @cache
+    def run_of(part: str) -> Any:
+        (parent / part).mkdir()
+        task, data, given = arguments(part, page, parent / part / "run")
+        assert heedful.train(task, data, **given).step == 3
+        return heedful.train(task, **given | {"max_steps": 4}, resume=True)
+
+    return run_of
+
+
 @pytest.mark.parametrize("part", EACH)
-def test_a_part_trains_resumes_generates_and_is_recorded(part: str, page: dict[str, Any], tmp_path: Path) -> None:
-    task, data, given = arguments(part, page, tmp_path / "run")
-    run = heedful.train(task, data, **given)
-    assert heedful.train(task, **given | {"max_steps": 4}, resume=True).step == 4
+def test_a_part_trains_resumes_generates_and_is_recorded(part: str, trained: Callable[[str], Any]) -> None:
+    run = trained(part)
+    assert run.step == 4
     model = run.model
     if part in PARTS:
         described = model.config.head if part == "head" else model.config.decoder
@@ -209,15 +224,16 @@ for folder in sys.argv[2:]:
 """
 
 
-def test_each_part_reopens_generates_and_is_recorded_in_a_new_process(page: dict[str, Any], tmp_path: Path) -> None:
+def test_each_part_reopens_generates_and_is_recorded_in_a_new_process(
+    trained: Callable[[str], Any], tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(DEFINITIONS, encoding="utf-8")
     ids, expected = IDS[:, :5] % 15, []
-    for part in EACH:
-        task, data, given = arguments(part, page, tmp_path / part)
-        run = heedful.train(task, data, **given | {"max_steps": 1})
+    folders = [str(trained(part).folder) for part in EACH]
+    for run in map(trained, EACH):
         options = {"max_new_tokens": 3, "do_sample": False} if isinstance(run.model, heedful.Decoder) else {}
         expected.append((run.model(ids), run.pipeline("one red", **options)["output"]))
-    done = fresh_process.run(REOPEN, json.dumps(ids.tolist()), *EACH, cwd=tmp_path)
+    done = fresh_process.run(REOPEN, json.dumps(ids.tolist()), *folders, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for part, line, (output, predicted) in zip(EACH, lines, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Commands on several processes, run by ``torchrun``: ranks_commands.py FILE, which holds a list of
+"""Commands on several processes: ranks_commands.py FILE, which holds a list of
 commands. All are given to the same processes, one after the other, which start once.
 """
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+import fresh_process
 from heedful import cli
 from heedful.settings import read_toml
 from heedful.training import Checkpoints
@@ -42,8 +43,10 @@ def launched(processes: int, *arguments: object) -> subprocess.Popen[str]:
 
 
 def done(processes: int, *arguments: object) -> tuple[str, str]:
-    out, err = (process := launched(processes, *arguments)).communicate(timeout=240)
-    assert process.returncode == 0, err[-3000:]
+    """What the processes of a run wrote, all together; they are started without torchrun."""
+    ended = fresh_process.run_ranks(processes, *arguments)
+    out, err = "".join(each.stdout for each in ended), "".join(each.stderr for each in ended)
+    assert [each.returncode for each in ended] == [0] * processes, err[-3000:]
     return out, err
 
 
@@ -235,10 +238,9 @@ def test_no_rank_goes_on_before_the_first_has_written_a_line(data: Path, tmp_pat
     code += "def lost(log, line, **options):\n"
     code += "    os._exit(9) if os.environ['RANK'] == '0' and line['step'] == 4 else write(log, line, **options)\n"
     code += "Log.write = lost; cli.command()"
-    command = [sys.executable, "-c", code, *map(str, train(data, out, "--max-steps=8", "--training.save-every=3"))]
-    first, second = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert "has ended, at step" in second.communicate(timeout=120)[1]
-    first.communicate(timeout=120)
+    command = ["-c", code, *train(data, out, "--max-steps=8", "--training.save-every=3")]
+    first, second = fresh_process.run_ranks(2, *command)
+    assert "has ended, at step" in second.stderr
     assert first.returncode == 9
     assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=8"))]) == 0
     assert list(told(out)) == list(range(1, 9))
@@ -313,13 +315,21 @@ def started(command: list[str], **options: Any) -> list[subprocess.Popen[str]]:
     return [subprocess.Popen(command, env={**os.environ, **each}, **options) for each in own]
 
 
-def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
-    """Two processes that are to end with an error: their exit status is 2, and this is what they say."""
-    command = ["sh", "-c", limits.get("before", "") + ' exec "$0" "$@"', sys.executable, "-m", "heedful"]
-    command += map(str, train(data, out, *options))
-    each = started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said = "".join(process.communicate(timeout=120)[1] for process in each)
-    assert [process.returncode for process in each] == [2, 2], said
+def failed(data: Path, out: Path, *options: object, before: str = "") -> list[str]:
+    """Two processes that are to end with an error: their exit status is 2, and this is what they say.
+
+    ``before``: a shell command that sets a limit of both.
+    """
+    ended: Sequence[Any]
+    if before:
+        command = ["sh", "-c", before + ' exec "$0" "$@"', sys.executable, "-m", "heedful"]
+        command += map(str, train(data, out, *options))
+        ended = started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = "".join(process.communicate(timeout=120)[1] for process in ended)
+    else:
+        ended = fresh_process.run_ranks(2, "-m", "heedful", *train(data, out, *options))
+        said = "".join(process.stderr for process in ended)
+    assert [process.returncode for process in ended] == [2, 2], said
     assert "Traceback" not in said
     assert "terminate called" not in said
     return [line for line in said.splitlines() if line.startswith("heedful")]
