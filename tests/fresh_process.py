@@ -3,8 +3,8 @@
 ``huggingface_hub`` reads its environment when it is imported, registered parts live as long as the process: such tests
 need a process of their own, and all but a tenth of its time was the import of PyTorch. The first process has imported
 that and ``heedful`` alone; each run is a fork of it with its own environment, arguments, folder and streams. It ends as
-a process does, but for the removal of all modules, which takes 50 times as long as the fork. The ranks of a training run
-are forks of a second process, which has also imported the libraries that a run needs besides.
+a process does, but for the removal of all modules, which takes 50 times as long as the fork. The ranks of a training
+run are forks of a second process, which has also imported the libraries that a run needs besides.
 """
 
 from __future__ import annotations
