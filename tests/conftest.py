@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -67,17 +68,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def kept_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the cases of a test that run without ``--full``: the first few, or with ``keep="pairs"`` enough for every
+    pair of values of two parameters that any case has, each time the case with most pairs that no earlier one has.
+    """
+    mark = cases[0].get_closest_marker("full")
+    keep = mark.kwargs.get("keep", 0)
+    if keep != "pairs":
+        return cases[:keep]
+    values = [[(name, id(value)) for name, value in case.callspec.params.items()] for case in cases]
+    pairs = [set(combinations(own, 2)) for own in values]
+    missing, kept = set().union(*pairs), []
+    while missing:
+        best = max(range(len(cases)), key=lambda number: len(pairs[number] & missing))
+        kept.append(cases[best])
+        missing -= pairs[best]
+    return kept
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked ``full`` without ``--full``: a whole test, or its cases after the first ``keep``."""
+    """Leaves out what is marked ``full`` without ``--full``: a whole test, or its cases but ``keep``."""
     if config.getoption("--full"):
         return
-    cases: Counter[str] = Counter()
-    short, left_out = [], []
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("full")
-        name = item.nodeid.partition("[")[0]
-        cases[name] += 1
-        (short if mark is None or cases[name] <= mark.kwargs.get("keep", 0) else left_out).append(item)
+        if item.get_closest_marker("full") is not None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    marked = {item for own in cases.values() for item in own}
+    kept = {item for own in cases.values() for item in kept_cases(own)}
+    short = [item for item in items if item not in marked or item in kept]
+    left_out = [item for item in items if item in marked - kept]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = short

@@ -85,6 +85,7 @@ PADDING = {
 }
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @POSITIONS
 @CAPACITIES
@@ -112,6 +113,7 @@ def test_tokens_after_a_padded_start_need_no_mask(position: Position, capacity: 
     assert_close(model(ids[:, 5:], cache=cache), model(ids, whole)[:, 5:])
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @POSITIONS
 @pytest.mark.parametrize("window", [1, 3, 40], ids=["one", "three", "larger than the text"])
@@ -137,6 +139,7 @@ def test_a_sliding_window(position: Position, window: int, kind: str, padding: s
     assert_close(cached[real], model(ids, mask)[real])
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @POSITIONS
 @pytest.mark.parametrize("windows", [(None, 3), (3, None), (1, 3), (2, 40)], ids=str)
@@ -232,6 +235,7 @@ def test_select_before_anything_is_remembered() -> None:
         part.select(torch.tensor([0]))
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @POSITIONS
 @CAPACITIES

@@ -74,6 +74,7 @@ def by_hand(model: Model, ids: Tensor, real: Tensor) -> Tensor:
     return dense.head(stack.norm(x))
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: position.kind)
 @pytest.mark.parametrize("padding", REAL)

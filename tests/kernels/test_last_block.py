@@ -85,6 +85,7 @@ def rows_of_last(model: Model, *given: Any) -> list[int]:
     return seen
 
 
+@pytest.mark.full(keep="pairs")
 @torch.no_grad()
 @pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])

@@ -110,6 +110,7 @@ def check_equal(model: Any, real: Tensor, run: Callable[[], Tensor]) -> None:
         assert_close(other_gradients[name], gradient, "gradient", msg=name)
 
 
+@pytest.mark.full(keep="pairs")
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
 @pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("family", ["encoder", "decoder", "window", "windows", "encoder-decoder"])
