@@ -5,7 +5,6 @@ Until Ctrl-C is handled, only modules are imported that the interpreter loads at
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -54,6 +53,8 @@ def command() -> NoReturn:
         if status and processes.rank():
             command_line.wait_for_rank_0()
         os._exit(status)
+    import gc  # late, as all that Ctrl-C need not wait for
+
     gc.freeze()  # the last collection would go through all objects of PyTorch: a third of a second
     sys.exit(status)
 
