@@ -513,7 +513,25 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
     assert out.splitlines()[0] == "reading the data"
     assert "bleu" in out
     assert "41.25" in out
-    assert "next: heedful predict run 'it'\"'\"'s'" in out
+    assert "next: heedful predict run 'it'\"'\"'s'\n" in out
+
+
+@pytest.mark.parametrize("verdict", [{}, {"verdict": {"remedy": "add more examples: heedful audit translation"}}])
+def test_the_suggested_command_imports_what_the_run_imported(
+    calls: Calls,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verdict: dict[str, Any],
+) -> None:
+    (folder / "my parts.py").write_text("", encoding="utf-8")
+    ended = {"model": "run", "metrics": {}, "seconds": 1.0, "next": ["predict", "run", "one"], **verdict}
+    monkeypatch.setattr("heedful.training.run.train", lambda settings, **named: ended)
+    assert cli.main([*TRAIN, "--import", "my parts.py"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("next: ")
+    assert last.endswith(" --import 'my parts.py'")
+    assert ("heedful audit" if verdict else "heedful predict") in last
     assert calls["quiet"] is False
     assert cli.main(["presets"]) == 0
     lines = capsys.readouterr().out.splitlines()

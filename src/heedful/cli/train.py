@@ -72,13 +72,16 @@ def train(
     if rank() != 0:
         return
     draw_run(settings.out)
-    result["next"] += [part for source in dict.fromkeys(IMPORTS) for part in ("--import", source)]
+    own = [part for source in dict.fromkeys(IMPORTS) for part in ("--import", source)]
+    result["next"] += own
     print_result(result, json)
     if not json:
         if (page := Path(settings.out, "watch.html")).is_file():
             print(f"watch: {page}")
-        remedy = result.get("verdict", {}).get("remedy")
-        advised = remedy or f"{program()} {shlex.join(result['next'])}"
+        if remedy := result.get("verdict", {}).get("remedy"):  # ends with a command
+            advised = " ".join([remedy, *map(shlex.quote, own)])
+        else:
+            advised = f"{program()} {shlex.join(result['next'])}"
         print(f"next: {advised}")
 
 
