@@ -102,6 +102,19 @@ def test_a_probe_of_ones_own_is_neither_ignored_nor_lost(own: Any) -> None:
     assert is_left_alone(model)
 
 
+def test_edited_keys_of_rows_that_shared_them_keep_each_row_s_mask() -> None:
+    """Rows 0 and 1 of the queries share the first keys and mask, rows 2 and 3 the second; only row 1 is edited."""
+    q, k, v = torch.randn(4, 2, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.tensor([[True, True, True, False, False], [True] * 5])[:, None, None]
+    probe = AttentionProbe(explicit_attention)
+    probe.taps["key"].edits.append(lambda keys: keys * torch.tensor([1.0, 2.0, 1.0, 1.0])[:, None, None, None])
+    expected = [
+        explicit_attention(q[[row]], (2 if row == 1 else 1) * k[[row // 2]], v[[row // 2]], mask[[row // 2]], None, 0.3)
+        for row in range(4)
+    ]
+    torch.testing.assert_close(probe(q, k, v, mask, None, 0.3, 0.0), torch.cat(expected))
+
+
 def test_a_kernel_that_is_set_meanwhile_stays() -> None:
     model = gpt()
     with record(model):
