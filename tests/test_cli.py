@@ -514,6 +514,17 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
     assert "bleu" in out
     assert "41.25" in out
     assert "next: heedful predict run 'it'\"'\"'s'\n" in out
+    assert calls["quiet"] is False
+    assert cli.main(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "family", "parameters", "source"]
+    assert re.fullmatch(r"gpt2 +decoder +124,439,808 +Radford et al. 2019", next(x for x in lines if x[:5] == "gpt2 "))
+    assert len(lines) == 1 + len(presets.names())
+    assert cli.main(["summary", "model"]) == 0
+    assert capsys.readouterr().out == "a table\n"
+    assert cli.main(["demo", "--to", "de", "--out", "runs/demo"]) == 0
+    assert capsys.readouterr().out == "training\n"
+    assert calls["demo"] == ("dates", "runs/demo", {"to": "de"})
 
 
 @pytest.mark.parametrize("verdict", [{}, {"verdict": {"remedy": "add more examples: heedful audit translation"}}])
@@ -532,17 +543,6 @@ def test_the_suggested_command_imports_what_the_run_imported(
     assert last.startswith("next: ")
     assert last.endswith(" --import 'my parts.py'")
     assert ("heedful audit" if verdict else "heedful predict") in last
-    assert calls["quiet"] is False
-    assert cli.main(["presets"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "family", "parameters", "source"]
-    assert re.fullmatch(r"gpt2 +decoder +124,439,808 +Radford et al. 2019", next(x for x in lines if x[:5] == "gpt2 "))
-    assert len(lines) == 1 + len(presets.names())
-    assert cli.main(["summary", "model"]) == 0
-    assert capsys.readouterr().out == "a table\n"
-    assert cli.main(["demo", "--to", "de", "--out", "runs/demo"]) == 0
-    assert capsys.readouterr().out == "training\n"
-    assert calls["demo"] == ("dates", "runs/demo", {"to": "de"})
 
 
 def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
