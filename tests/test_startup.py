@@ -89,6 +89,20 @@ def test_the_compiler_is_imported_by_no_room(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.full(keep=1)
+@pytest.mark.parametrize("optimiser", ["muon", "adamw"])  # the first has an AdamW, too
+def test_a_run_imports_no_compiler(tmp_path: Path, optimiser: str) -> None:
+    code = f"""
+import heedful, sys
+rows = [dict(source=f"{{i}} a", target=f"a {{i}}") for i in range(20)]
+given = dict(out="run", preset="transformer-tiny", training=dict(optimiser={optimiser!r}), quiet=True)
+heedful.train("translation", rows, max_steps=2, **given)
+heedful.train("translation", rows, max_steps=3, resume=True, **given)
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+    assert run(tmp_path, code).stdout == "[]\n"
+
+
 @pytest.mark.full(keep=3)
 @pytest.mark.parametrize("room", heedful._ROOMS)
 def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path, room: str) -> None:

@@ -296,6 +296,22 @@ def test_a_lower_loss_decides_where_chance_may_lie_between_two_metrics(accuracie
     assert strict.best["step"] == 2 * max(range(4), key=lambda i: (accuracies[i], -losses[i])) + 2
 
 
+@pytest.mark.parametrize(
+    ("scores", "losses", "examples", "kept"),
+    [
+        ((1.6, 0.9, 1.2, 1.3), (5.3, 4.8, 4.6, 4.5), (50, 500, 500, 500), 4),  # the first is of other examples
+        ((1.6, 0.9, 1.2, 1.3), (5.3, 4.8, 4.6, 4.5), (500, 500, 500, 500), 1),
+        ((1.6, 0.9, 0.8, 0.7), (5.3, 4.8, 4.9, 5.0), (50, 500, 500, 500), 2),
+        ((1.6, 0.9, 1.2, 1.7), (5.3, 5.4, 5.5, 5.6), (50, 500, 500, 500), 4),  # higher though there are more
+        ((1.6, 0.9, 0.8, 0.7), (5.3, 4.8, 4.7, 4.6), (500, 100, 50, 500), 1),  # fewer, since the time ended
+    ],
+)
+def test_a_lower_loss_decides_where_a_metric_is_of_more_examples(scores, losses, examples, kept):
+    given, counts = [{"bleu": b, "loss": c} for b, c in zip(scores, losses, strict=True)], iter(examples)
+    outcome, _ = evaluated(given, metric="bleu", judged=lambda: next(counts))
+    assert outcome.best["metrics"] == given[kept - 1]
+
+
 def test_of_metrics_that_are_better_lower_chance_is_counted_the_other_way():
     given = [{"ter": t, "loss": b} for t, b in ((50.0, 4.0), (49.0, 3.0), (49.9, 2.0), (50.1, 1.0))]
     outcome, _ = evaluated(given, metric="ter", margin=lambda: 1.0)

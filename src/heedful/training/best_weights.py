@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,16 +20,19 @@ class BestWeights:
             (:func:`heedful.metrics.registry.sign`); among equal values the lower loss decides.
         margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within this
             standard error of the best value become the best if their loss is lower.
+        judged: returns the number of examples of the metric in the last evaluation; 0: not known. Values of different
+            examples cannot be compared: where there are more than for the best value, a lower loss decides alone.
     """
 
-    def __init__(self, metric: str, margin: Callable[[], float]) -> None:
-        self.metric, self.margin = metric, margin
+    def __init__(self, metric: str, margin: Callable[[], float], judged: Callable[[], int] = int) -> None:
+        self.metric, self.margin, self.judged = metric, margin, judged
         self.forget()
 
     def forget(self) -> None:
         """Forgets all evaluations, so that the next one has the best weights."""
         self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"} of the best weights
         self.highest: tuple[float, int] | None = None  # sign · metric and its step, of the best value
+        self.highest_judged = 0  # examples of that value
         self.lowest = math.inf  # loss
         self.stale = 0  # evaluations since the best, and since the lowest loss
 
@@ -47,16 +51,16 @@ class BestWeights:
         return better
 
     def _better(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Returns True if the metric is the highest so far, or within a standard error of it with a lower loss."""
-        value, loss = self._rank(metrics)
+        """Returns True if the metric is the highest so far, or cannot be told from it and the loss is lower."""
+        (value, loss), judged = self._rank(metrics), self.judged()
         if not math.isfinite(value):
             return False
         if self.best is not None and self.highest is not None and value <= self.highest[0]:
             if loss <= self._rank(self.best["metrics"])[1]:
                 return False
-            if value < self.highest[0]:
+            if value < self.highest[0] and judged <= self.highest_judged:
                 return value >= self.highest[0] - self.margin()
-        self.highest = value, step
+        self.highest, self.highest_judged = (value, step), judged
         return True
 
     def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
@@ -75,11 +79,13 @@ class BestWeights:
         return {
             "best": copy.deepcopy(self.best),
             "highest": self.highest,
+            "highest_judged": self.highest_judged,
             "lowest": self.lowest,
             "stale": self.stale,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores a ``state`` from a checkpoint."""
+        """Restores a ``state`` from a checkpoint; early checkpoints of version 0.1 lack ``highest_judged``."""
         self.best, self.highest = state["best"], state["highest"]
+        self.highest_judged = state.get("highest_judged", sys.maxsize)
         self.lowest, self.stale = state["lowest"], state["stale"]

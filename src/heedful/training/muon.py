@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from heedful.training.optimisation import adamw, groups_by_rate
+from heedful.training.optimisation import EagerOptimiser, adamw, groups_by_rate
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose slope at 0 is steepest while it stays near 1
 STEPS = 5
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(EagerOptimiser):
     """Muon (Jordan et al., 2024): orthogonalised momentum, for matrices.
 
     M ← μM + (1 − μ)G,  O = orthogonal((1 − μ)G + μM),  θ ← θ − lr (0.2 √max(rows, columns) O + weight_decay · θ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,30 @@ from heedful.stack import Stack
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # devices with a fused AdamW in torch 2.11 and later
 
 
+class EagerOptimiser(torch.optim.Optimizer):
+    """PyTorch's optimiser without the wrappers that keep ``torch.compile`` out of its methods.
+
+    At their first call these import the compiler, which takes longer than to import PyTorch. No compiled graph here
+    calls an optimiser.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class AdamW(EagerOptimiser, torch.optim.AdamW):
+    """PyTorch's AdamW, whose first step does not import the compiler either."""
+
+    _step = inspect.unwrap(torch.optim.AdamW.step)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Updates the parameters that have a gradient."""
+        return self._step(closure)
+
+
 def adamw(
     model: nn.Module,
     *,
@@ -25,7 +50,7 @@ def adamw(
     weight_decay: float = 0.01,
     without: Collection[int] = (),
     rates: Mapping[int, float] = MappingProxyType({}),
-) -> torch.optim.AdamW:
+) -> AdamW:
     """Returns AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied parameters once.
 
     Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings (an image's class token included) and parameters with one
@@ -48,7 +73,7 @@ def adamw(
     decaying = [p for p in trainable if p.ndim >= 2 and id(p) not in embeddings]
     ids = {id(p) for p in decaying}
     others = [p for p in trainable if id(p) not in ids]
-    return torch.optim.AdamW(
+    return AdamW(
         [
             *groups_by_rate(decaying, lr, rates, weight_decay=weight_decay),
             *groups_by_rate(others, lr, rates, weight_decay=0.0),

@@ -116,6 +116,11 @@ class Validation:
         scores = self.last.example_scores if self.last is not None else None
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
+    def judged(self) -> int:
+        """Returns the number of examples of the main metric in the last evaluation; 0 without scores per example."""
+        scores = self.last.example_scores if self.last is not None else None
+        return 0 if scores is None else len(scores)
+
     @property
     def is_judged(self) -> bool:
         """True if the evaluation of the best weights covers the examples of the verdict."""
