@@ -96,6 +96,45 @@ def test_a_slow_machine_gets_a_smaller_model_a_shorter_warm_up_and_smaller_evalu
     assert any("model dim" in line for line in made.lines())
 
 
+@pytest.mark.parametrize(("least", "dim"), [(300, 256), (800, 128)])
+def test_a_model_that_needs_many_steps_is_smaller(least: int, dim: int) -> None:
+    """The suggested size has time for 400 steps, the next one for 1,200."""
+
+    class Timed(Fake):
+        seconds = staticmethod(lambda settings: 0.3 if (settings.model.dim or 256) > 128 else 0.1)
+
+    smaller = replace(SUGGESTED, model=ModelSettings(dim=128))
+    candidates = [(SUGGESTED, ()), (smaller, ("model dim 128",))]
+    made = choose_plan(ASKED, candidates, batch_halver(ASKED, SUGGESTED), Timed, lambda: 170.0, 1000, least)
+    assert (made.settings.model.dim or 256) == dim
+
+
+@pytest.mark.parametrize(("preset", "least"), [("transformer-small", 800), ("bert-tiny", 300), ("gpt-micro", 300)])
+def test_a_translator_needs_many_steps(preset: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def noted(*arguments: Any) -> Any:
+        given.append(arguments[-1])
+        return plan(lambda settings: 0.1)
+
+    monkeypatch.setattr(time_limit, "choose_plan", noted)
+    monkeypatch.setattr(time_limit, "units", lambda *_: 100)
+    model: Any = type("Model", (), {"config": presets.get(preset)})
+    nothing: Any = None
+    time_limit.plan_run(
+        ASKED,
+        SUGGESTED,
+        nothing,
+        model,
+        nothing,
+        ends=0.0,
+        ranks=nothing,
+        resolve=nothing,
+        build_loop=nothing,
+    )
+    assert given == [least]
+
+
 def test_few_steps_take_a_smaller_batch() -> None:
     made = plan(lambda settings: 1.0 * (settings.training.batch_tokens or 0) / 4096)
     assert made.settings.training.batch_tokens == 2048
