@@ -110,7 +110,7 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole site, of a copy of docs/; a minute on one core, most of it for running the pages."""
+    """The whole site, of a copy of docs/; three quarters of a minute on one core."""
     for needed in ("sphinx", "sphinx_gallery", "myst_parser", "furo", "latex2mathml"):
         if not _installed(needed):
             pytest.skip(f"{needed} is not installed; pip install 'heedful[docs]'")
@@ -192,6 +192,22 @@ def test_the_site_shows_every_figure_once(site: Path) -> None:
         files = sorted((site / "_images").glob(f"sphx_glr_{page.stem}_0*.svg"))
         assert len(files) > 1
         assert shown == [f"../_images/{file.name}" for file in files]
+
+
+def test_the_sidebar_of_a_page_marks_that_page_alone(site: Path) -> None:
+    """Pages of the reference share one list of all pages."""
+    listed = set()
+    for page in (*(site / "api").glob("*.html"), *(site / "transformer").glob("*.html"), site / "serving.html"):
+        sidebar = re.search(r'<div class="sidebar-tree">(.*?)\n</div>', page.read_text(encoding="utf-8"), re.S)
+        assert sidebar is not None
+        marked = re.search(r'<li class="[^"]*\bcurrent-page\b[^"]*"><a class="current [^>]* href="#">', sidebar[1])
+        assert marked is not None, page.name
+        others = re.findall(r'href="(?!#)([^"]+)"', sidebar[1])
+        assert all((page.parent / other).exists() for other in others)
+        listed.add(frozenset({page.resolve(), *((page.parent / other).resolve() for other in others)}))
+        assert sidebar[1].count('href="#"') == 1, page.name
+    assert len(listed) == 1
+    assert len(*listed) > len(list((site / "api").glob("*.html")))
 
 
 def test_notebooks_and_scripts_can_be_downloaded(site: Path) -> None:
