@@ -53,8 +53,17 @@ def talking(folder_of: Callable[..., Path]) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Callable[..., Running]]:
-    """Starts servers, which end with the module."""
+    """Starts servers, which end with the module, all at once."""
+    made: list[Running] = []
+
+    def start(
+        pipe: Pipeline, token: str | None = None, before: Any = None, exact: bool = False, **limits: Any
+    ) -> Running:
+        limits = {"max_tokens": 512, **limits}
+        made.append(stack.enter_context(Running(pipe, ServiceLimits(**limits), token, before, exact)))
+        return made[-1]
+
     with ExitStack() as stack:
-        yield lambda pipe, token=None, before=None, exact=False, **limits: stack.enter_context(
-            Running(pipe, ServiceLimits(**{"max_tokens": 512, **limits}), token, before, exact)
-        )
+        yield start
+        for running in made:
+            running.server.should_exit = running.server.force_exit = True

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,25 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+@pytest.fixture(scope="module")
+def server_of(serving: Callable[..., Running], folders: Callable[[str], Path]) -> Callable[[str], Running]:
+    """The server of a folder, one for all tests."""
+    return cache(lambda name: serving(heedful.pipeline(None, folders(name))))
+
+
 @pytest.fixture
-def opened(serving: Callable[..., Running], folders: Callable[[str], Path], open_address: Open) -> Open:
-    """Opens the page of a server of a task; returns the page, the server and the folder."""
+def opened(
+    serving: Callable[..., Running],
+    server_of: Callable[[str], Running],
+    folders: Callable[[str], Path],
+    open_address: Open,
+) -> Open:
+    """Opens the page of a server of a task; returns the page, the server and the folder. ``before`` changes the
+    service of a server of its own.
+    """
 
     def open_it(name: str, before: Any = None, **how: Any) -> tuple[Any, Running, Path]:
-        pipe = heedful.pipeline(None, folders(name))
-        server = serving(pipe, before=before)
+        server = serving(heedful.pipeline(None, folders(name)), before=before) if before else server_of(name)
         page = open_address(server.address, lambda url: url.startswith((server.address, "blob:")), offline=False, **how)
         return page, server, folders(name)
 
