@@ -11,28 +11,34 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 SERVER = """
 import atexit, json, os, sys, threading
 import heedful, torch
 while line := sys.stdin.readline():
-    children = []
-    for request in json.loads(line):
+    asked, children = json.loads(line), []
+    if isinstance(asked, dict):  # for the status of a child
+        ended, status = os.waitpid(asked["child"], 0 if asked["waits"] else os.WNOHANG)
+        print(json.dumps(os.waitstatus_to_exitcode(status) if ended else None), flush=True)
+        continue
+    for request in asked:
         if not (child := os.fork()):
             break
         children.append(child)
     else:
-        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(ended), flush=True)
+        print(json.dumps(children), flush=True)
         continue
     break
 else:
@@ -86,6 +92,14 @@ def _server(imports: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+def _answer(server: subprocess.Popen[str], asked: Any) -> Any:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.flush()
+    return json.loads(server.stdout.readline())
+
+
 def _forked(
     server: subprocess.Popen[str],
     code: str,
@@ -94,17 +108,14 @@ def _forked(
     folder: str | Path,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Runs code in one fork for each environment, all at once."""
-    assert server.stdin is not None
-    assert server.stdout is not None
     with ExitStack() as stack:
         streams = [[stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(2)] for _ in environments]
         requests = [
             (code, ["-c", *arguments], dict(environment), os.path.abspath(folder), out.name, err.name)
             for environment, (out, err) in zip(environments, streams, strict=True)
         ]
-        server.stdin.write(json.dumps(requests) + "\n")
-        server.stdin.flush()
-        statuses = json.loads(server.stdout.readline())
+        children = _answer(server, requests)
+        statuses = [_answer(server, {"child": child, "waits": True}) for child in children]
         written = [[Path(file.name).read_text(encoding="utf-8") for file in pair] for pair in streams]
     return [
         subprocess.CompletedProcess(["-c", *arguments], status, *texts)
@@ -118,6 +129,47 @@ def run(
     """Runs code as ``python -c CODE ARGUMENTS`` does, and returns its status and what it wrote."""
     (ended,) = _forked(_server(), code, arguments, [os.environ if env is None else env], cwd)
     return ended
+
+
+class Started:
+    """A fork that runs beside the test, as a ``Popen`` of ``python -c CODE ARGUMENTS`` does."""
+
+    def __init__(self, code: str, *arguments: str, env: Mapping[str, str]) -> None:
+        with ExitStack() as stack:
+            self._streams = [stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(2)]
+            self._files = stack.pop_all()
+        request = (code, ["-c", *arguments], dict(env), os.getcwd(), *(stream.name for stream in self._streams))
+        (self.pid,) = _answer(_server(), [request])
+        self._status: int | None = None
+
+    @property
+    def written(self) -> list[str]:
+        """What it has written so far: to its standard output, and to its standard error."""
+        return [Path(stream.name).read_text(encoding="utf-8") for stream in self._streams]
+
+    def poll(self) -> int | None:
+        """The status of a fork that has ended; None of one that runs."""
+        if self._status is None:
+            self._status = _answer(_server(), {"child": self.pid, "waits": False})
+        return self._status
+
+    def wait(self, seconds: float) -> int:
+        """Waits for its end and returns its status."""
+        end = time.monotonic() + seconds
+        while (status := self.poll()) is None:
+            assert time.monotonic() < end, f"the process {self.pid} does not end"
+            time.sleep(0.01)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Ends it if it runs, and removes what it wrote."""
+        self.send_signal(signal.SIGKILL)
+        self.wait(20)
+        self._files.close()
 
 
 def run_ranks(ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:

@@ -24,6 +24,7 @@ from test_serving_docs import blocks
 from test_serving_limits import request
 
 from answering_folders import saved
+from fresh_process import Started
 
 BALANCERS = ("nginx", "haproxy")
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
@@ -47,7 +48,7 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 class Replicas:
     """Two servers, "one" and "two", whose steps are slow, and the addresses of the balancers before them."""
 
-    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    processes: dict[str, Started] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     balancers: dict[str, str] = field(default_factory=dict)
 

@@ -7,12 +7,10 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +19,7 @@ import httpx
 import pytest
 from running_server import certificate
 
+import fresh_process
 import heedful
 from answering_folders import saved
 from heedful import cli
@@ -43,28 +42,25 @@ command()
 
 
 @contextmanager
-def process(*tokens: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(*tokens: str) -> Iterator[tuple[fresh_process.Started, str]]:
     """A server whose steps are slow, and its address."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SLOW, "serve", *tokens, "--port", "0"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as running:
-        try:
-            assert running.stdout is not None
-            head = [running.stdout.readline() for _ in range(5)]
-            assert [line.split()[0] for line in head] == ["model", "task", "open", "clients", "limits"], running.stderr
-            address = head[2].split()[1].rstrip("/")
-            end = time.monotonic() + 60
-            while True:
-                try:
-                    httpx.get(f"{address}/ready", verify=False)
-                    break
-                except httpx.TransportError:
-                    assert time.monotonic() < end
-                    time.sleep(0.05)
-            yield running, address
-        finally:
-            running.kill()
+    with closing(fresh_process.Started(SLOW, "serve", *tokens, "--port", "0", env=os.environ)) as running:
+        end = time.monotonic() + 60
+        while (written := running.written)[0].count("\n") < 5:
+            assert time.monotonic() < end
+            assert running.poll() is None, written
+            time.sleep(0.02)
+        head = written[0].splitlines()[:5]
+        assert [line.split()[0] for line in head] == ["model", "task", "open", "clients", "limits"]
+        address = head[2].split()[1].rstrip("/")
+        while True:
+            try:
+                httpx.get(f"{address}/ready", verify=False)
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        yield running, address
 
 
 class Stream(threading.Thread):
@@ -107,8 +103,7 @@ def test_sigterm_lets_running_answers_finish(folder: str) -> None:
         stream.join(20)
         assert stream.lines[-1] == "data: [DONE]"
         assert running.wait(20) == 0
-        assert running.stderr is not None
-        assert running.stderr.read() == ""
+        assert running.written[1] == ""
 
 
 def test_an_answer_that_takes_longer_ends_with_an_error(folder: str) -> None:
@@ -128,8 +123,7 @@ def test_ctrl_c_ends_at_once_with_open_streams(folder: str) -> None:
         assert running.wait(20) == 130
         stream.join(20)
         assert "data: [DONE]" not in stream.lines
-        assert running.stderr is not None
-        assert running.stderr.read().splitlines() == ["heedful: stopped"]
+        assert running.written[1].splitlines() == ["heedful: stopped"]
 
 
 def test_https(folder: str, tmp_path: Path) -> None:
