@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(given.model) if given.model else tiny(Path(made) / "tiny")
         clients = [int(number) for number in given.clients.split(",")]
-        # Answers of some length, so that ten times as many requests are fewer than one busy client can send in time.
+        # The overload is ten times as many requests as are answered: long answers make them few enough for one client.
         sizes = (range(4, 9), range(32, 49)) if given.short else (range(16, 129), range(32, 129))
         told = measure(folder, Path(made), given.servers.split(","), clients, given, sizes)
     if given.out:

@@ -308,7 +308,7 @@ def test_a_lower_loss_decides_where_chance_may_lie_between_two_metrics(accuracie
 )
 def test_a_lower_loss_decides_where_a_metric_is_of_more_examples(scores, losses, examples, kept):
     given, counts = [{"bleu": b, "loss": c} for b, c in zip(scores, losses, strict=True)], iter(examples)
-    outcome, _ = evaluated(given, metric="bleu", judged=lambda: next(counts))
+    outcome, _ = evaluated(given, metric="bleu", scored=lambda: next(counts))
     assert outcome.best["metrics"] == given[kept - 1]
 
 

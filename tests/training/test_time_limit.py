@@ -69,7 +69,7 @@ def plan(seconds: Callable[[RunSettings], float], left: float = 170.0, given: Ru
         for shape in smaller_sizes(given, SUGGESTED, config):
             yield replace(first, model=ModelSettings(**shape)), ("model dim",)
 
-    return choose_plan(given, candidates(), batch_halver(given, SUGGESTED), trial, lambda: left, 1000)
+    return choose_plan(given, candidates(), batch_halver(given, SUGGESTED), trial, lambda: left, 1000, 300)
 
 
 def test_a_fast_machine_keeps_what_the_data_suggests() -> None:
@@ -110,7 +110,7 @@ def test_a_model_that_needs_many_steps_is_smaller(least: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize(("preset", "least"), [("transformer-small", 800), ("bert-tiny", 300), ("gpt-micro", 300)])
-def test_a_translator_needs_many_steps(preset: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_decoder_needs_the_most_steps(preset: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
 
     def noted(*arguments: Any) -> Any:
@@ -177,7 +177,7 @@ def test_other_programs_that_slow_the_measurement_do_not_shrink_the_model() -> N
         seconds = staticmethod(lambda settings: 0.6)
 
     candidates = [(SUGGESTED, ()), (replace(SUGGESTED, model=ModelSettings(dim=128, depth=4)), ("model dim",))]
-    made = choose_plan(ASKED, candidates, batch_halver(ASKED, SUGGESTED), Disturbed, lambda: 170.0, 1000)
+    made = choose_plan(ASKED, candidates, batch_halver(ASKED, SUGGESTED), Disturbed, lambda: 170.0, 1000, 300)
     assert made.settings.model.dim is None
     assert made.steps < 170 / 0.6
 
@@ -195,7 +195,7 @@ def test_r_drop_gives_way_where_no_epoch_fits(seconds: float, given: float | Non
 
     asked = replace(ASKED, start_from="folder", model=ModelSettings(r_drop=given))
     fine = replace(SUGGESTED, preset=None, start_from="folder", model=ModelSettings(r_drop=1.0))
-    made = choose_plan(asked, [(fine, ())], batch_halver(asked, fine), Twice, lambda: 170.0, 1000)
+    made = choose_plan(asked, [(fine, ())], batch_halver(asked, fine), Twice, lambda: 170.0, 1000, 300)
     assert made.settings.model.r_drop == kept
     assert made.speed.step == seconds * (1 if kept else 0.5) / (fine.training.batch_tokens or 1) * (
         made.settings.training.batch_tokens or 1

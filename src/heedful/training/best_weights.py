@@ -20,19 +20,19 @@ class BestWeights:
             (:func:`heedful.metrics.registry.sign`); among equal values the lower loss decides.
         margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within this
             standard error of the best value become the best if their loss is lower.
-        judged: returns the number of examples of the metric in the last evaluation; 0: not known. Values of different
-            examples cannot be compared: where there are more than for the best value, a lower loss decides alone.
+        scored: returns the number of examples that the metric of the last evaluation is of; 0: not known. Metrics of
+            different examples are not compared: if they are more than those of the best value, a lower loss decides.
     """
 
-    def __init__(self, metric: str, margin: Callable[[], float], judged: Callable[[], int] = int) -> None:
-        self.metric, self.margin, self.judged = metric, margin, judged
+    def __init__(self, metric: str, margin: Callable[[], float], scored: Callable[[], int] = int) -> None:
+        self.metric, self.margin, self.scored = metric, margin, scored
         self.forget()
 
     def forget(self) -> None:
         """Forgets all evaluations, so that the next one has the best weights."""
         self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"} of the best weights
         self.highest: tuple[float, int] | None = None  # sign · metric and its step, of the best value
-        self.highest_judged = 0  # examples of that value
+        self.highest_scored = 0  # examples of that value
         self.lowest = math.inf  # loss
         self.stale = 0  # evaluations since the best, and since the lowest loss
 
@@ -52,15 +52,15 @@ class BestWeights:
 
     def _better(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Returns True if the metric is the highest so far, or cannot be told from it and the loss is lower."""
-        (value, loss), judged = self._rank(metrics), self.judged()
+        (value, loss), scored = self._rank(metrics), self.scored()
         if not math.isfinite(value):
             return False
         if self.best is not None and self.highest is not None and value <= self.highest[0]:
             if loss <= self._rank(self.best["metrics"])[1]:
                 return False
-            if value < self.highest[0] and judged <= self.highest_judged:
+            if value < self.highest[0] and scored <= self.highest_scored:
                 return value >= self.highest[0] - self.margin()
-        self.highest, self.highest_judged = (value, step), judged
+        self.highest, self.highest_scored = (value, step), scored
         return True
 
     def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
@@ -79,13 +79,13 @@ class BestWeights:
         return {
             "best": copy.deepcopy(self.best),
             "highest": self.highest,
-            "highest_judged": self.highest_judged,
+            "highest_scored": self.highest_scored,
             "lowest": self.lowest,
             "stale": self.stale,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores a ``state`` from a checkpoint; early checkpoints of version 0.1 lack ``highest_judged``."""
+        """Restores a ``state`` from a checkpoint; early checkpoints of version 0.1 lack ``highest_scored``."""
         self.best, self.highest = state["best"], state["highest"]
-        self.highest_judged = state.get("highest_judged", sys.maxsize)
+        self.highest_scored = state.get("highest_scored", sys.maxsize)
         self.lowest, self.stale = state["lowest"], state["stale"]

@@ -100,7 +100,7 @@ class Loop:
         self._total = 0  # predictions in the next step, if there are several ranks
         self._clock = Clock(self.limits, self.reserved)
         self._window = LogWindow()
-        self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin, self._judged)
+        self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin, self._scored)
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of steps that were not checked yet
         self._last_loss: tuple[Tensor, int] | None = None  # of the last step: summed, and number of predictions
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
@@ -417,8 +417,8 @@ class Loop:
     def _margin(self) -> float:
         return 0.0 if self.evaluation is None else float(self.engine.ranks.broadcast(self.evaluation.margin()))
 
-    def _judged(self) -> int:
-        return 0 if self.evaluation is None else int(self.engine.ranks.broadcast(self.evaluation.judged()))
+    def _scored(self) -> int:
+        return 0 if self.evaluation is None else int(self.engine.ranks.broadcast(self.evaluation.scored()))
 
     def forget_best(self, saved: Mapping[str, float]) -> bool:
         """Forgets which weights are the best if the saved best weights have other metrics; returns True if it did.

@@ -101,7 +101,7 @@ class Evaluation:
         every: steps between evaluations; None: at the end of each epoch. The last step is always evaluated.
         metric: name of the metric that decides which weights are best.
         margin: returns the standard error of that metric in the last evaluation; 0: not known.
-        judged: returns the number of examples of that metric in the last evaluation; 0: not known.
+        scored: returns the number of examples that this metric is of in the last evaluation; 0: not known.
         patience: the run stops after this number of evaluations without a better metric or a lower loss; None: never.
         on_better: called with the metrics while the model has the best weights.
         samples: returns some outputs of the last evaluation, for the log.
@@ -111,7 +111,7 @@ class Evaluation:
     every: int | None = None
     metric: str = "loss"
     margin: Callable[[], float] = float
-    judged: Callable[[], int] = int
+    scored: Callable[[], int] = int
     patience: int | None = None
     on_better: Callable[[Mapping[str, float]], None] = lambda metrics: None
     samples: Callable[[], Sequence[Mapping[str, str]]] = list

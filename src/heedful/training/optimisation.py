@@ -36,7 +36,7 @@ class AdamW(EagerOptimiser, torch.optim.AdamW):
     _step = inspect.unwrap(torch.optim.AdamW.step)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # its overloads
         """Updates the parameters that have a gradient."""
         return self._step(closure)
 

@@ -631,7 +631,7 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
         every=every,
         metric=run.task.main_metric,
         margin=validation.margin,
-        judged=validation.judged,
+        scored=validation.scored,
         patience=training.patience or None,
         on_better=save_best,
         samples=lambda: validation.samples,

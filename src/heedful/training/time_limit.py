@@ -48,11 +48,11 @@ MARGIN = 0.9  # share of the time that is planned: the machine may become slower
 EVALUATING = 0.2  # share of the planned time for all evaluations together
 MEASURING = 0.01  # share of the limit for each measurement of steps, and as much for that of an evaluation
 MAX_MEASURING = 5.0  # maximum seconds of either
-LEAST_STEPS, MANY_STEPS = 300, 1000  # a smaller model is chosen below the first, or below one epoch up to the second
-# A translator needs more of them. English to German, 10,450 pairs, a core: in two minutes 342 steps of width 128 and
-# depth 4 had a loss of 5.64 (BLEU 0.4), 1,090 of 64 and 2 had 4.17 (3.7); in five 598 of 128 and 4 had 5.39 (0.9), 946
-# of 128 and 2 had 3.98 (4.5).
-LEAST_TRANSLATOR_STEPS = 800
+# A smaller model is chosen below so many steps, by its kind, or below one epoch of up to MANY_STEPS. An encoder-decoder
+# needs the most: of English to German, 10,450 pairs, two minutes on a core were 342 steps of width 128 and depth 4
+# (loss 5.64, BLEU 0.4), or 1,090 of 64 and 2 (4.17, 3.7).
+LEAST_STEPS = {"encoder": 300, "ensemble": 300, "vision": 300, "decoder": 300, "encoder-decoder": 800}
+MANY_STEPS = 1000
 FEW_STEPS = 150  # a smaller batch is chosen below this
 FASTER = 0.8  # maximum seconds of a step of a smaller model, as a share of the larger model's
 FAR = 4  # only the smallest model is measured if the steps are too few by this factor
@@ -188,7 +188,7 @@ def choose_plan(
     trial: Callable[[ResolvedSettings], Trial],
     seconds: Callable[[], float],
     valid_examples: int,
-    least_steps: int = LEAST_STEPS,
+    least_steps: int,
 ) -> TimePlan:
     """Chooses a model size and a batch by measurements, and returns the plan of the run.
 
@@ -393,7 +393,7 @@ def plan_run(
         trial,
         lambda: ends - running_time(),
         units(task, valid),
-        LEAST_TRANSLATOR_STEPS if model.config.kind == "encoder-decoder" else LEAST_STEPS,
+        LEAST_STEPS[model.config.kind],
     )
     needed_dim, dim = NEEDED_DIM[model.config.kind], plan.settings.model.dim
     is_narrow = given.model.dim is None and dim is not None and dim < needed_dim

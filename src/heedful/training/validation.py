@@ -116,8 +116,8 @@ class Validation:
         scores = self.last.example_scores if self.last is not None else None
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
-    def judged(self) -> int:
-        """Returns the number of examples of the main metric in the last evaluation; 0 without scores per example."""
+    def scored(self) -> int:
+        """Returns the number of examples that the main metric is of in the last evaluation; 0: not known."""
         scores = self.last.example_scores if self.last is not None else None
         return 0 if scores is None else len(scores)
 
