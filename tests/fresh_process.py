@@ -9,6 +9,7 @@ run are forks of a second process, which has also imported the libraries that a 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -65,8 +66,7 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(status)
 """
-# by the optimizer, and by the baselines of a verdict
-TRAINING = "import torch._dynamo, sklearn.feature_extraction.text"
+TRAINING = "import sklearn.feature_extraction.text"  # by the baselines of a verdict
 PROGRAM = """
 import os, runpy, signal, sys
 signal.alarm(240)  # a rank that waits for ever ends
@@ -84,12 +84,14 @@ else:
 
 @cache
 def _server(imports: str = "") -> subprocess.Popen[str]:
-    """The process that forks; it ends with this one, whose end closes its standard input."""
+    """The process that forks; it ends before this one."""
     hub = ("HF_", "HUGGINGFACE_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hub)}
     environment["PYTHONPATH"] = str(SOURCE)
     command = [sys.executable, "-c", f"{imports}\n{SERVER}"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    atexit.register(server.communicate)  # the end of its standard input ends it
+    return server
 
 
 def _answer(server: subprocess.Popen[str], asked: Any) -> Any:

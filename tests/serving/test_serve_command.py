@@ -29,7 +29,7 @@ from heedful.serving.openai_routes import model_entry
 from heedful.serving.service import Service
 
 SLOW = """
-import sys, time
+import time
 from heedful.generation.slots import SlotDecoder
 own = SlotDecoder.step
 def step(self):
@@ -40,11 +40,14 @@ from heedful.cli import command
 command()
 """
 
+STUCK = SLOW.replace("import time", "import itertools, time\nsteps = itertools.count()")
+STUCK = STUCK.replace("sleep(0.05)", "sleep(0.05 if next(steps) < 2 else 60)")
+
 
 @contextmanager
-def process(*tokens: str) -> Iterator[tuple[fresh_process.Started, str]]:
+def process(*tokens: str, code: str = SLOW) -> Iterator[tuple[fresh_process.Started, str]]:
     """A server whose steps are slow, and its address."""
-    with closing(fresh_process.Started(SLOW, "serve", *tokens, "--port", "0", env=os.environ)) as running:
+    with closing(fresh_process.Started(code, "serve", *tokens, "--port", "0", env=os.environ)) as running:
         end = time.monotonic() + 60
         while (written := running.written)[0].count("\n") < 5:
             assert time.monotonic() < end
@@ -116,8 +119,9 @@ def test_an_answer_that_takes_longer_ends_with_an_error(folder: str) -> None:
         assert running.wait(20) == 0
 
 
-def test_ctrl_c_ends_at_once_with_open_streams(folder: str) -> None:
-    with process(folder) as (running, address):
+@pytest.mark.parametrize("code", [SLOW, STUCK], ids=["between steps", "in a long step"])
+def test_ctrl_c_ends_at_once_with_open_streams(folder: str, code: str) -> None:
+    with process(folder, code=code) as (running, address):
         stream = Stream(address, 14)
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 130
