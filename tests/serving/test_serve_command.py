@@ -73,7 +73,7 @@ class Stream(threading.Thread):
         super().__init__()
         self.address, self.body = (
             address,
-            {"prompt": "a", "max_tokens": tokens, "min_new_tokens": tokens, "stream": True},
+            {"prompt": "a", "max_tokens": tokens, "min_new_tokens": tokens, "temperature": 0, "stream": True},
         )
         self.lines: list[str] = []
         self.broken = False
