@@ -218,10 +218,8 @@ def test_an_objective_of_ones_own_has_a_single_model(tmp_path: Path) -> None:
 
     data = [{"text": text, "label": label} for text, label in TEXTS]
     given: dict[str, Any] = {"max_steps": 1, "quiet": True}
-    run = heedful.train("text-classification", data, out=tmp_path / "own", objective=objective, **given)
+    run = heedful.train("text-classification", data, out=tmp_path / "run", objective=objective, **given)
     assert isinstance(run.model, Encoder)
-    run = heedful.train("text-classification", data, out=tmp_path / "default", **given)
-    assert isinstance(run.model, Ensemble)
 
 
 def test_numbers_and_preferences_have_no_members() -> None:
@@ -317,9 +315,13 @@ def test_predict_and_evaluate_agree(run: Any, pipe: Pipeline, capsys: Any) -> No
     ]
 
 
-def test_the_head_of_a_run_says_it_and_the_advice_how_to_train_one(run: Any, tmp_path: Path, caplog: Any) -> None:
+def test_the_head_of_a_run_says_it_and_the_advice_how_to_train_one(tmp_path: Path, caplog: Any) -> None:
+    """Of a run in which nothing but the data chooses an ensemble."""
+    data = [{"text": text, "label": label} for text, label in TEXTS]
+    given: dict[str, Any] = {"training": {"record_attention": ["the hill"]}, "max_steps": 1, "quiet": True}
     with caplog.at_level(logging.INFO, logger="heedful.training"):
-        cli.main([*run[1], "--out", str(tmp_path / "out"), "--max-steps=1", "--training.record-attention", "the hill"])
+        run = heedful.train("text-classification", data, out=tmp_path / "out", **given)
+    assert isinstance(run.model, Ensemble)
     assert (
         "whose probabilities are averaged; --model.members 1 trains one model, which transformers opens" in caplog.text
     )
