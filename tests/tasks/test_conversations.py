@@ -288,6 +288,15 @@ def run(data: Path, out: Path, **given: Any) -> dict[str, Any]:
     return train(RunSettings(task="text-generation", **(asked | given)), say=lambda line: None, quiet=True)
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model of documents."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
+    run(folder / "book.txt", folder / "run", max_steps=30)
+    return folder / "run"
+
+
 def test_a_model_learns_to_answer_and_transformers_asks_it_alike(tmp_path: Path) -> None:
     answers = {"What says the cow?": "Moo.", "What says the owl?": "Hoo!", "What says the hen?": "Cluck, cluck."}
     lines = [
@@ -310,12 +319,10 @@ def test_a_model_learns_to_answer_and_transformers_asks_it_alike(tmp_path: Path)
     assert theirs.decode(out[0, len(ids) :], skip_special_tokens=True) == "Hoo!"
 
 
-def test_a_model_of_documents_learns_instructions(tmp_path: Path) -> None:
-    (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
+def test_a_model_of_documents_learns_instructions(reader: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("prompt\tcompletion\nThe cow says \tmoo.\nThe owl says \thoo.\n")
-    run(tmp_path / "book.txt", tmp_path / "one", max_steps=30)
-    before = evaluate(str(tmp_path / "one"), [str(tmp_path / "pairs.tsv")], say=lambda line: None)["metrics"]
-    begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
+    before = evaluate(str(reader), [str(tmp_path / "pairs.tsv")], say=lambda line: None)["metrics"]
+    begun = {"start_from": str(reader), "preset": None, "model": ModelSettings()}
     after = run(tmp_path / "pairs.tsv", tmp_path / "two", max_steps=30, **begun)["metrics"]
     assert after["perplexity"] < 0.9 * before["perplexity"]
     assert isinstance(
@@ -323,13 +330,13 @@ def test_a_model_of_documents_learns_instructions(tmp_path: Path) -> None:
     )
 
 
-def test_a_model_of_documents_learns_conversations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
-    run(tmp_path / "book.txt", tmp_path / "one", max_steps=1)
-    assert "chat_template" not in TextGeneration.load(tmp_path / "one").tokenizer.config
+def test_a_model_of_documents_learns_conversations(
+    reader: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "chat_template" not in TextGeneration.load(reader).tokenizer.config
     asked = [{"role": "user", "content": "The cow says "}, {"role": "assistant", "content": "moo"}]
     (tmp_path / "talks.jsonl").write_text(json.dumps({"messages": asked}) + "\n")
-    begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
+    begun = {"start_from": str(reader), "preset": None, "model": ModelSettings()}
     run(tmp_path / "talks.jsonl", tmp_path / "two", training=TrainingSettings(lr=1e-2), max_steps=60, **begun)
     assert "the model has no chat template; messages are written with the default template" in caplog.text
     task = TextGeneration.load(tmp_path / "two")
