@@ -121,7 +121,7 @@ def tuned(folder: Path, data: Path, out: Path, said: list[str], **image: Any) ->
         valid=(str(data),),
         out=str(out),
         start_from=str(folder),
-        max_steps=60,
+        max_steps=24,
         image=ImageSettings(**image),
         training=TrainingSettings(lr=2e-3, batch_size=16),
     )
