@@ -32,6 +32,7 @@ ENGLISH = [
     {"text": f"it was a {word} film and a long day {n}", "label": word} for n in range(40) for word in ("good", "bad")
 ]
 COMMIT = "0" * 39 + "1"
+SMALL = {"dim": 16, "heads": 2, "depth": 1}
 
 
 def rows_of(*texts: str) -> Rows:
@@ -51,8 +52,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small encoder in the layout of the Hub's cache."""
     run = tmp_path_factory.mktemp("run")
-    single = {"members": 1}
-    heedful.train("text-classification", ENGLISH, out=run / "out", max_steps=1, quiet=True, model_settings=single)
+    heedful.train("text-classification", ENGLISH, out=run / "out", max_steps=1, quiet=True, model_settings=SMALL)
     snapshot = tmp_path_factory.mktemp("hub") / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
@@ -152,7 +152,7 @@ def test_without_the_model_nothing_is_trained(tmp_path: Path, no_hub: None) -> N
 
 
 def test_a_run_from_scratch_cannot_become_one_from_auto(tmp_path: Path, no_hub: None) -> None:
-    heedful.train("text-classification", ENGLISH, out=tmp_path / "run", max_steps=1, quiet=True)
+    heedful.train("text-classification", ENGLISH, out=tmp_path / "run", max_steps=1, quiet=True, model_settings=SMALL)
     with pytest.raises(HeedfulError, match="was started without it"):
         heedful.train("text-classification", ENGLISH, out=tmp_path / "run", model="auto", max_steps=2, resume=True)
 
@@ -209,7 +209,7 @@ def test_who_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_from_scratch_is_advised_in_its_head(
     tmp_path: Path, no_hub: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = heedful.train("text-classification", ENGLISH, out=tmp_path / "run", max_steps=1)
+    run = heedful.train("text-classification", ENGLISH, out=tmp_path / "run", max_steps=1, model_settings=SMALL)
     head = capsys.readouterr().out.partition("step 1 ")[0]
     assert "advice     on 64 examples a pretrained model is probably better" in head
     assert "none is here and HF_HUB_OFFLINE is set" in head
