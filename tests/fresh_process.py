@@ -4,7 +4,8 @@
 need a process of their own, and all but a tenth of its time was the import of PyTorch. The first process has imported
 that and ``heedful`` alone; each run is a fork of it with its own environment, arguments, folder and streams. It ends as
 a process does, but for the removal of all modules, which takes 50 times as long as the fork. The ranks of a training
-run are forks of a second process, which has also imported the libraries that a run needs besides.
+run are forks of a second process, which has also imported the libraries that a run needs besides. What is to begin with
+other modules names them (``imports``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 SERVER = """
 import atexit, json, os, sys, threading
-import heedful, torch
 while line := sys.stdin.readline():
     asked, children = json.loads(line), []
     if isinstance(asked, dict):  # for the status of a child
@@ -66,7 +66,8 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(status)
 """
-TRAINING = "import sklearn.feature_extraction.text"  # by the baselines of a verdict
+PYTORCH = "import heedful, torch"
+TRAINING = f"{PYTORCH}, sklearn.feature_extraction.text"  # by the baselines of a verdict
 PROGRAM = """
 import os, runpy, signal, sys
 signal.alarm(240)  # a rank that waits for ever ends
@@ -83,7 +84,7 @@ else:
 
 
 @cache
-def _server(imports: str = "") -> subprocess.Popen[str]:
+def _server(imports: str) -> subprocess.Popen[str]:
     """The process that forks; it ends before this one."""
     hub = ("HF_", "HUGGINGFACE_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hub)}
@@ -126,22 +127,27 @@ def _forked(
 
 
 def run(
-    code: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: str | Path = "."
+    code: str,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path = ".",
+    imports: str = PYTORCH,
 ) -> subprocess.CompletedProcess[str]:
     """Runs code as ``python -c CODE ARGUMENTS`` does, and returns its status and what it wrote."""
-    (ended,) = _forked(_server(), code, arguments, [os.environ if env is None else env], cwd)
+    (ended,) = _forked(_server(imports), code, arguments, [os.environ if env is None else env], cwd)
     return ended
 
 
 class Started:
     """A fork that runs beside the test, as a ``Popen`` of ``python -c CODE ARGUMENTS`` does."""
 
-    def __init__(self, code: str, *arguments: str, env: Mapping[str, str]) -> None:
+    def __init__(self, code: str, *arguments: str, env: Mapping[str, str], imports: str = PYTORCH) -> None:
+        self._server = _server(imports)
         with ExitStack() as stack:
             self._streams = [stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(2)]
             self._files = stack.pop_all()
         request = (code, ["-c", *arguments], dict(env), os.getcwd(), *(stream.name for stream in self._streams))
-        (self.pid,) = _answer(_server(), [request])
+        (self.pid,) = _answer(self._server, [request])
         self._status: int | None = None
 
     @property
@@ -152,7 +158,7 @@ class Started:
     def poll(self) -> int | None:
         """The status of a fork that has ended; None of one that runs."""
         if self._status is None:
-            self._status = _answer(_server(), {"child": self.pid, "waits": False})
+            self._status = _answer(self._server, {"child": self.pid, "waits": False})
         return self._status
 
     def wait(self, seconds: float) -> int:
@@ -174,11 +180,20 @@ class Started:
         self._files.close()
 
 
-def run_ranks(ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
-    """Runs ``python ARGUMENTS`` (a script, ``-m MODULE`` or ``-c CODE``) as so many processes of one training run."""
+def _rank_environments(ranks: int) -> list[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     common = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    return _forked(_server(TRAINING), PROGRAM, [str(argument) for argument in arguments], environments, ".")
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def run_ranks(ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
+    """Runs ``python ARGUMENTS`` (a script, ``-m MODULE`` or ``-c CODE``) as so many processes of one training run."""
+    return _forked(_server(TRAINING), PROGRAM, [*map(str, arguments)], _rank_environments(ranks), ".")
+
+
+def start_ranks(ranks: int, *arguments: object) -> list[Started]:
+    """Starts what ``run_ranks`` runs, beside the test."""
+    environments = _rank_environments(ranks)
+    return [Started(PROGRAM, *map(str, arguments), env=env, imports=TRAINING) for env in environments]

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import fresh_process
 import heedful
 
 SLOW = ("torch", "numpy", "tokenizers", "transformers", "safetensors", "huggingface_hub", "sacrebleu", "babel", "PIL")
 SLOW += ("fastapi", "uvicorn", "pydantic", "prometheus_client")
+STRICT = "import warnings; warnings.simplefilter('error')"
+COMMANDS = f"{STRICT}; import heedful.cli.command_line"  # what each command line imports first
+PYTORCH = f"{STRICT}; {fresh_process.PYTORCH}"
 REPORT = f"""
 import sys
 from heedful.cli import main
@@ -29,6 +33,10 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"}
     command = [sys.executable, "-W", "error", "-c", code, *tokens]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+def forked(folder: Path, code: str, *tokens: str, imports: str) -> subprocess.CompletedProcess[str]:
+    return fresh_process.run(code, *tokens, cwd=folder, env={**os.environ, "COLUMNS": "80"}, imports=imports)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
     ],
 )
 def test_no_slow_import(tmp_path: Path, tokens: list[str], status: int, part: str) -> None:
-    done = run(tmp_path, REPORT, *tokens)
+    done = forked(tmp_path, REPORT, *tokens, imports=COMMANDS)
     *errors, slow = done.stderr.splitlines()
     assert slow == "[]"
     assert done.returncode == status
@@ -85,7 +93,8 @@ def test_light_modules(tmp_path: Path, module: str) -> None:
 def test_the_compiler_is_imported_by_no_room(tmp_path: Path) -> None:
     """It takes longer than PyTorch itself; a command that compiles nothing starts without it."""
     code = "import sys, heedful; [getattr(heedful, room) for room in heedful._ROOMS]; import heedful.training.run; "
-    done = run(tmp_path, code + "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])")
+    code += "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    done = forked(tmp_path, code, imports=PYTORCH)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
@@ -100,13 +109,14 @@ heedful.train("translation", rows, max_steps=2, **given)
 heedful.train("translation", rows, max_steps=3, resume=True, **given)
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
-    assert run(tmp_path, code).stdout == "[]\n"
+    assert forked(tmp_path, code, imports=PYTORCH).stdout == "[]\n"
 
 
 @pytest.mark.full(keep=3)
 @pytest.mark.parametrize("room", heedful._ROOMS)
 def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path, room: str) -> None:
-    done = run(tmp_path, f"import heedful; print(heedful.{room}.__name__, len(heedful.{room}.__doc__) > 50)")
+    code = f"import heedful; print(heedful.{room}.__name__, len(heedful.{room}.__doc__) > 50)"
+    done = forked(tmp_path, code, imports=PYTORCH)
     assert (done.stdout, done.stderr) == (f"heedful.{room} True\n", "")
     assert room in dir(heedful)
 
@@ -121,13 +131,14 @@ def test_help_begins_with_examples_that_run(tmp_path: Path) -> None:
         assert f"heedful.{name}(" in code
     for room in heedful._ROOMS:
         assert f"``{room}``" in description.replace("``heedful.", "``")
-    done = run(tmp_path, f"import torch, heedful\n{code}")
+    done = forked(tmp_path, f"import torch, heedful\n{code}", imports=PYTORCH)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("torch.Size([1, 4, 3, 3])")
     assert "'output'" in done.stdout
 
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:
-    done = run(tmp_path, "import runpy; runpy.run_module('heedful', run_name='__main__')", "trian")
+    code = "import runpy; runpy.run_module('heedful', run_name='__main__')"
+    done = forked(tmp_path, code, "trian", imports=COMMANDS)
     assert done.returncode == 2
     assert done.stderr.startswith('heedful: Unknown command "trian".')
