@@ -4,14 +4,15 @@ import errno
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
+import fresh_process
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits
 from heedful.util import files
@@ -326,10 +327,11 @@ for step in (1, 2):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, None], ids=["killed", "ended"])
 def test_a_kill_meanwhile_leaves_the_earlier_one_and_an_end_waits(tmp_path, number):
-    command = [sys.executable, "-c", WRITER, str(tmp_path), "60" if number else "0.1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout.readline() == "half\n"
+    arguments = (WRITER, str(tmp_path), "60" if number else "0.1")
+    with closing(fresh_process.Started(*arguments, env=os.environ)) as process:
+        while process.written[0] != "half\n":
+            assert process.poll() is None, process.written[1]
+            time.sleep(0.01)
         if number:
             process.send_signal(number)
         process.wait(60)

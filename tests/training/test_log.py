@@ -3,14 +3,11 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+import fresh_process
 from heedful.errors import HeedfulError
 from heedful.training import Log
 from heedful.training.log import remaining
@@ -194,8 +191,4 @@ def test_time_left(seconds, text):
 
 def test_rich_is_imported_for_a_terminal_only():
     code = "import sys; from heedful.training import Log\nwith Log(): pass\nsys.exit('rich' in sys.modules)"
-    source = str(Path(__file__).parents[2] / "src")
-    run = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": source}, check=False, stderr=subprocess.DEVNULL
-    )
-    assert run.returncode == 0
+    assert fresh_process.run(code).returncode == 0

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fresh_process
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits, Loader, Log
 from heedful.training.engine import Alone
@@ -72,10 +70,7 @@ def test_a_run_that_crashed_ends_with_the_same_bits(toy, straight, tmp_path, sto
 
 
 def test_a_killed_process_is_taken_up_again(toy, straight, tmp_path):
-    source = str(Path(__file__).parents[2] / "src")
-    killed = subprocess.run(
-        [sys.executable, toy.__file__, str(tmp_path), "17"], env={**os.environ, "PYTHONPATH": source}, check=False
-    )
+    killed = fresh_process.run(Path(toy.__file__).read_text(encoding="utf-8"), str(tmp_path), "17")
     assert killed.returncode == -signal.SIGKILL
     resumed = toy.loop(tmp_path)
     resumed.fit()

@@ -7,10 +7,9 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import fresh_process
 import heedful
 from heedful import cli
 from heedful.data import read
@@ -134,14 +134,7 @@ def test_no_validation_source_is_trained_on(run: Path) -> None:
     assert len(train) + len(valid) == 100
 
 
-def start(arguments: list[str], **options: Any) -> subprocess.Popen[str]:
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "heedful", *arguments], env=env, text=True, stderr=subprocess.PIPE, **options
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
+def wait_for(path: Path, process: fresh_process.Started, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not path.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -154,12 +147,13 @@ def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, number: signal.Si
     """Stopped where it happens to be, in the middle of an epoch, and taken up; against a run never stopped."""
     data = pairs(tmp_path)
     more = ["--max-steps", "60", "--training.save-every", "7", "--model.dropout", "0.2", "--training.accumulate", "2"]
-    process = start(command(data, tmp_path / "stopped", *more))
-    wait_for(tmp_path / "stopped" / "checkpoint.pt", process)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=120)
+    code, begun = "from heedful.cli import command; command()", command(data, tmp_path / "stopped", *more)
+    with closing(fresh_process.Started(code, *begun, env=os.environ)) as process:
+        wait_for(tmp_path / "stopped" / "checkpoint.pt", process)
+        process.send_signal(number)
+        status, error = process.wait(120), process.written[1]
     if number == signal.SIGINT:
-        assert process.returncode == 130
+        assert status == 130
         assert error.splitlines()[-1].startswith("heedful: stopped; continue with: heedful train translation")
         assert error.splitlines()[-1].endswith("--resume")
     for name, extra in (("stopped", ["--resume"]), ("whole", [])):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import fresh_process
 from heedful import cli
 from heedful.data.split import Same, content_digest, earlier_digest, exact_bytes
 from heedful.errors import HeedfulError
@@ -138,17 +140,14 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_two_runs_started_together_do_not_share_a_folder(data: Path) -> None:
-    out, environment = data.with_name("run"), {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "heedful", "train", "text-classification", "--train", str(data), "--out", str(out)]
-    runs = [
-        subprocess.Popen(
-            [*command, *SMALL, "--max-steps=40", f"--seed={seed}"], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for seed in (1, 2)
-    ]
-    errors = [run.communicate()[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2], errors
-    refused = next(place for place, run in enumerate(runs) if run.returncode)
+    out, code = data.with_name("run"), "from heedful.cli import command; command()"
+    command = [code, "train", "text-classification", "--train", str(data), "--out", str(out), *SMALL, "--max-steps=40"]
+    first, second = (fresh_process.Started(*command, f"--seed={seed}", env=os.environ) for seed in (1, 2))
+    with closing(first), closing(second):
+        statuses = [run.wait(120) for run in (first, second)]
+        errors = [run.written[1] for run in (first, second)]
+    assert sorted(statuses) == [0, 2], errors
+    refused = statuses.index(2)
     assert len(errors[refused].splitlines()) == 1
     assert str(out) in errors[refused]
     assert read_toml(out / SETTINGS).seed == 2 - refused, "the settings are those of the run that ended well"
