@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fresh_process
 import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
 from heedful.pretrained import load, save
@@ -102,9 +103,11 @@ try:
 except heedful.HeedfulError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, *options, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, check=True
-    )
+    if options:
+        command = [sys.executable, *options, "-c", code, str(tmp_path / "x")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    else:
+        done = fresh_process.run(code, str(tmp_path / "x"))
     for part in ("decoder.block.0.feed_forward.gate.weight", "replaced", "restore the original part"):
         assert part in done.stdout
     assert not (tmp_path / "x").exists()
