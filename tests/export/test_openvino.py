@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from heedful.config import (
     TokenHead,
 )
 from heedful.errors import HeedfulError
-from heedful.export import export
+from heedful.export import export, openvino_writer
 from heedful.models import EncoderDecoder, Model
 from heedful.pretrained import load, save
 from heedful.text import Tokenizer
@@ -68,7 +68,15 @@ STATEFUL = [
     for name, config in CASES.items()
     if isinstance(config.head, LanguageHead) and not isinstance(config, EncoderConfig)
 ]
+Once = Callable[[str], tuple[Model, dict[str, Any], Path]]
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+NOTES = cache(openvino_writer._precision_notes)
+
+
+@pytest.fixture(autouse=True)
+def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine rounds to by default, a process of its own tells; it is started once, not for each export."""
+    monkeypatch.setattr(openvino_writer, "_precision_notes", NOTES)
 
 
 @lru_cache(maxsize=1)
@@ -94,6 +102,21 @@ def exported(config: ModelConfig, folder: Path, **options: Any) -> tuple[Model, 
     return model, export(folder / "model", "openvino", folder / "out", **options)
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """The model of a case, what its export told, and the folder of its graphs: made once, and only read."""
+
+    @cache
+    def made(case: str) -> tuple[Model, dict[str, Any], Path]:
+        folder = tmp_path_factory.mktemp("openvino")
+        with torch.random.fork_rng(devices=[]):  # each test draws the same inputs, whichever makes the model
+            torch.manual_seed(0)
+            model, told = exported(CASES[case], folder)
+        return model, told, folder / "out"
+
+    return made
+
+
 def close(found: Tensor, ours: Tensor, real: Tensor | None = None) -> bool:
     apart = (found - ours).abs()
     return bool((apart if real is None else apart[real]).max() <= 1e-4 * ours.abs().max())
@@ -101,10 +124,10 @@ def close(found: Tensor, ours: Tensor, real: Tensor | None = None) -> bool:
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in STATEFUL])
 @pytest.mark.full(keep=9)
-def test_a_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
+def test_a_graph_gives_our_numbers(case: str, once: Once) -> None:
     config = CASES[case]
-    model, told = exported(config, tmp_path)
-    request = opened(tmp_path / "out" / "openvino_model.xml")
+    model, told, out = once(case)
+    request = opened(out / "openvino_model.xml")
     for rows, length, target in ((1, 1, 1), (2, 12, 3), (5, 40, 9)):
         given = inputs(model, rows, length, target)
         found = run(request, **{name: given[name] for name in told["graphs"]["openvino_model"]})
@@ -115,16 +138,16 @@ def test_a_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["encoder, sequence, 1", "decoder, learned"])
-def test_a_note_says_that_the_default_precision_gives_other_answers(case: str, tmp_path: Path) -> None:
+def test_a_note_says_that_the_default_precision_gives_other_answers(case: str, once: Once) -> None:
     has_state = case in STATEFUL
-    model, told = exported(CASES[case], tmp_path)
+    model, told, out = once(case)
     given = inputs(model, 3, 12, 1)
     if has_state:
         given = {name: given[name] for name in ("input_ids", "attention_mask")} | {"beam_idx": torch.arange(3)}
         given["attention_mask"][:] = 1
-    by_default = core().compile_model(tmp_path / "out" / "openvino_model.xml", "CPU").create_infer_request()
+    by_default = core().compile_model(out / "openvino_model.xml", "CPU").create_infer_request()
     named = {name: given[name] for name in told["graphs"]["openvino_model"]}
-    differs = not close(run(by_default, **named), run(opened(tmp_path / "out" / "openvino_model.xml"), **named))
+    differs = not close(run(by_default, **named), run(opened(out / "openvino_model.xml"), **named))
     (note,) = told["notes"] or [""]
     assert ('"INFERENCE_PRECISION_HINT": "f32"' in note) == differs
     assert ("keeps the state in" in note) <= has_state
@@ -136,10 +159,10 @@ def pieces(length: int) -> list[slice]:
 
 
 @pytest.mark.parametrize("case", [name for name in STATEFUL if name.startswith("decoder")])
-def test_a_decoder_continues_its_state(case: str, tmp_path: Path) -> None:
-    model, told = exported(CASES[case], tmp_path)
+def test_a_decoder_continues_its_state(case: str, once: Once) -> None:
+    model, told, out = once(case)
     assert told["graphs"] == {"openvino_model": ["input_ids", "attention_mask", "beam_idx"]}
-    request = opened(tmp_path / "out" / "openvino_model.xml")
+    request = opened(out / "openvino_model.xml")
     for rows, length in ((3, 14), (2, 9)):
         given = inputs(model, rows, length, 1)
         ids, mask = given["input_ids"], given["attention_mask"]
@@ -152,9 +175,9 @@ def test_a_decoder_continues_its_state(case: str, tmp_path: Path) -> None:
             assert close(found, ours[:, piece], mask[:, piece].bool())
 
 
-def test_rows_of_the_state_in_a_new_order(tmp_path: Path) -> None:
-    model, _ = exported(CASES["decoder, learned"], tmp_path)
-    request = opened(tmp_path / "out" / "openvino_model.xml")
+def test_rows_of_the_state_in_a_new_order(once: Once) -> None:
+    model, _, out = once("decoder, learned")
+    request = opened(out / "openvino_model.xml")
     ids, order = torch.randint(60, (3, 8)), torch.tensor([2, 0, 0])
     run(request, input_ids=ids, attention_mask=torch.ones_like(ids), beam_idx=torch.arange(3))
     new = torch.randint(60, (3, 1))
@@ -165,14 +188,14 @@ def test_rows_of_the_state_in_a_new_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name in STATEFUL if name.startswith("pair")])
-def test_an_encoder_decoder_is_two_graphs(case: str, tmp_path: Path) -> None:
-    model, told = exported(CASES[case], tmp_path)
+def test_an_encoder_decoder_is_two_graphs(case: str, once: Once) -> None:
+    model, told, out = once(case)
     assert isinstance(model, EncoderDecoder)
     assert told["graphs"] == {
         "openvino_encoder_model": ["input_ids", "attention_mask"],
         "openvino_decoder_model": ["input_ids", "encoder_hidden_states", "encoder_attention_mask", "beam_idx"],
     }
-    encoder, decoder = (opened(tmp_path / "out" / f"openvino_{part}_model.xml") for part in ("encoder", "decoder"))
+    encoder, decoder = (opened(out / f"openvino_{part}_model.xml") for part in ("encoder", "decoder"))
     for rows, length, target in ((2, 12, 9), (3, 5, 7)):
         given = inputs(model, rows, length, target)
         ids, mask, targets = given["input_ids"], given["attention_mask"], given["decoder_input_ids"]
@@ -226,9 +249,10 @@ def signal_stack() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the engine sets a signal stack on Linux alone")
-def test_an_export_does_not_change_the_signal_stack(tmp_path: Path) -> None:
+def test_an_export_does_not_change_the_signal_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's CPU part sets one while it lives; a freed one would crash the process at its next signal."""
     pytest.importorskip("nncf")
+    monkeypatch.undo()  # the whole export
     before = signal_stack()
     exported(CASES["pair, sines"], tmp_path, quantization="int8")
     assert signal_stack() == before
