@@ -300,26 +300,25 @@ def special_of(model: Model) -> SpecialTokens:
     return model.config.special
 
 
-def check(folder: Path, file: Path, prompt: str, tolerance: float, except_for: Sequence[str] = ()) -> None:
+def check(opened: Engine, folder: Path, prompt: str, tolerance: float, except_for: Sequence[str] = ()) -> None:
     """llama.cpp's tokens, greedy text and probabilities are ours."""
     task, model = TextGeneration.load(folder), load(folder)
-    with engine(file) as opened:
-        texts = [*TEXTS, *("x" + " " * n + "y" for n in range(1, 20))]
-        other = {text for text in texts if opened.tokens(text) != task.tokenizer.encode([text])[0]}
-        assert other == set(except_for)
-        ids = [*task.before, *task.tokenizer.encode([prompt])[0]]
-        wanted, scores = ours(model, ids)
-        found = opened.greedy(prompt)["tokens"]
-        assert len(set(wanted)) > 3  # not one token again and again
-        assert found == wanted[: len(found)]
-        assert len(found) == len(wanted) or wanted[len(found)] in special_of(model).end
-        compared = 0
-        for past in range(len(found)):
-            for row in opened.greedy([*ids, *wanted[:past]], 1).get("completion_probabilities", []):
-                for one in row["top_logprobs"]:
-                    assert abs(one["logprob"] - float(scores[past, one["id"]])) <= tolerance
-                    compared += 1
-        assert compared >= 8 * 5
+    texts = [*TEXTS, *("x" + " " * n + "y" for n in range(1, 20))]
+    other = {text for text in texts if opened.tokens(text) != task.tokenizer.encode([text])[0]}
+    assert other == set(except_for)
+    ids = [*task.before, *task.tokenizer.encode([prompt])[0]]
+    wanted, scores = ours(model, ids)
+    found = opened.greedy(prompt)["tokens"]
+    assert len(set(wanted)) > 3  # not one token again and again
+    assert found == wanted[: len(found)]
+    assert len(found) == len(wanted) or wanted[len(found)] in special_of(model).end
+    compared = 0
+    for past in range(len(found)):
+        for row in opened.greedy([*ids, *wanted[:past]], 1).get("completion_probabilities", []):
+            for one in row["top_logprobs"]:
+                assert abs(one["logprob"] - float(scores[past, one["id"]])) <= tolerance
+                compared += 1
+    assert compared >= 8 * 5
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -334,9 +333,9 @@ def test_llama_cpp_continues_as_we_do(case: str, tmp_path: Path) -> None:
     assert told["context_length"] == (one.stack.window or LENGTH)
     marks = TEXTS[5:7] if one.pre == "tekken" else ()  # of which llama.cpp's pattern knows nothing
     assert bool(told["notes"]) == (one.stack.window is not None or one.pre in ("qwen2", "tekken"))
-    check(
-        folder, file, PROMPT, except_for=marks, tolerance=2e-2 if one.architecture == "gpt2" else 1e-3
-    )  # it looks GELU up in a float16 table
+    tolerance = 2e-2 if one.architecture == "gpt2" else 1e-3  # it looks GELU up in a float16 table
+    with engine(file) as opened:
+        check(opened, folder, PROMPT, tolerance, except_for=marks)
 
 
 @pytest.mark.parametrize("quantization", [None, "q8_0"])
@@ -346,8 +345,8 @@ def test_published_weights(quantization: str | None, shared_data: Callable[[str]
     told = export(folder, "gguf", file, quantization=quantization)
     assert told["quantization"] == (quantization or "f16")  # as stored
     assert file.stat().st_size < {None: 32e6, "q8_0": 18e6}[quantization]
-    check(folder, file, "Once upon a time", {None: 1e-2, "q8_0": 0.5}[quantization])
     with engine(file) as opened:
+        check(opened, folder, "Once upon a time", {None: 1e-2, "q8_0": 0.5}[quantization])
         for row in json.loads((folder / "expected.json").read_text())["tokenizer"]:
             assert opened.post("/tokenize", content=row["text"], add_special=True)["tokens"] == row["ids"]
 
