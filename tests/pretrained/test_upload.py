@@ -166,7 +166,7 @@ def oid(content: bytes) -> str:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     with Hub() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
@@ -235,7 +235,7 @@ def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
 
 
 def test_shards_pickles_and_names_without_an_owner(hub: Hub, model: Any, tmp_path: Path) -> None:
-    save(model, tmp_path / "shards", max_shard_size="200KB")
+    save(model, tmp_path / "shards", max_shard_size="1MB")
     shards = files_of(tmp_path / "shards")
     assert len(shards) > 5
     torch.save(load_file(tmp_path / "model" / "model.safetensors"), tmp_path / "w.bin")

@@ -79,7 +79,7 @@ def test_the_health_check_fails_where_the_route_does(status: int) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     words = json.loads(argument("HEALTHCHECK").partition("CMD ")[2])
     code = words[-1].replace(":8000", f":{server.server_port}")
     done = subprocess.run([sys.executable, *words[1:-1], code], capture_output=True)

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
     made = Server(Runs([str(folder.parent)]))
-    thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+    thread = threading.Thread(target=made.serve_forever, args=(0.005,))
     thread.start()
     yield made
     made.shutdown()
