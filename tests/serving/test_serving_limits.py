@@ -41,6 +41,21 @@ def server(serving: Callable[..., Running], talking: Pipeline) -> Running:
     return serving(talking, slots=2, queue=6, backlog=20)
 
 
+@pytest.fixture(scope="module")
+def served(
+    serving: Callable[..., Running], folder_of: Callable[[str], Path], talking: Pipeline
+) -> Callable[[str], Running]:
+    """A server of a task, started once."""
+    made: dict[str, Running] = {}
+
+    def server(task: str) -> Running:
+        if task not in made:
+            made[task] = serving(talking if task == "text-generation" else heedful.pipeline(None, folder_of(task)))
+        return made[task]
+
+    return server
+
+
 @pytest.fixture(autouse=True)
 def _free_afterwards(server: Running) -> Iterator[None]:
     yield
@@ -464,14 +479,16 @@ def image_in_base64(width: int, height: int, form: str = "PNG") -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
+@pytest.fixture(scope="module")
+def few_pixels(serving: Callable[..., Running], folder_of: Callable[[str], Path]) -> Running:
+    return serving(heedful.pipeline(None, folder_of("image-classification")), pixels=10_000)
+
+
 @pytest.mark.parametrize("path", ["/predict", "/v1/attention"])
 def test_pixels_are_bounded_before_images_are_decoded(
-    serving: Callable[..., Running],
-    folder_of: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
+    few_pixels: Running, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    server = serving(heedful.pipeline(None, folder_of("image-classification")), pixels=10_000)
+    server = few_pixels
     field = "inputs" if path == "/predict" else "input"
     many = [image_in_base64(100, 100), *[image_in_base64(100, 91)] * 4]
     with monkeypatch.context() as patched:
@@ -504,10 +521,8 @@ def test_pixels_of_all_requests_are_bounded() -> None:
 
 @pytest.mark.parametrize("path", ["/predict", "/", "/v1/attention"])
 @pytest.mark.parametrize("value", ["é", "AAA", "A\udc80", "data:image/png;base64,é"])
-def test_text_that_is_no_base64_is_the_clients_error(
-    serving: Callable[..., Running], folder_of: Callable[[str], Path], path: str, value: str
-) -> None:
-    server = serving(heedful.pipeline(None, folder_of("image-classification")))
+def test_text_that_is_no_base64_is_the_clients_error(served: Callable[[str], Running], path: str, value: str) -> None:
+    server = served("image-classification")
     body = json.dumps({"input" if path == "/v1/attention" else "inputs": value})
     response = server.http.post(path, content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
@@ -555,21 +570,6 @@ TEXT_FIELDS: list[tuple[str, str, Any]] = [
     ("feature-extraction", "/", {"inputs": BROKEN}),
     ("question-answering", "/predict", {"inputs": {"question": "a", "context": BROKEN}}),
 ]
-
-
-@pytest.fixture(scope="module")
-def served(
-    serving: Callable[..., Running], folder_of: Callable[[str], Path], talking: Pipeline
-) -> Callable[[str], Running]:
-    """A server of a task, started once."""
-    made: dict[str, Running] = {}
-
-    def server(task: str) -> Running:
-        if task not in made:
-            made[task] = serving(talking if task == "text-generation" else heedful.pipeline(None, folder_of(task)))
-        return made[task]
-
-    return server
 
 
 @pytest.mark.parametrize(("task", "path", "body"), TEXT_FIELDS)
@@ -681,11 +681,9 @@ def test_a_body_of_as_many_values_as_may_be_is_parsed(
         assert response.status_code == status
 
 
-def test_the_bytes_of_an_image_are_no_values(
-    serving: Callable[..., Running], folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bytes_of_an_image_are_no_values(served: Callable[[str], Running], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_VALUES", 1000)
-    server = serving(heedful.pipeline(None, folder_of("image-classification")))
+    server = served("image-classification")
     stream = io.BytesIO()
     Image.new("RGB", (64, 64), (44, 44, 44)).save(stream, "BMP")  # of commas
     assert stream.getvalue().count(b",") > 1000
