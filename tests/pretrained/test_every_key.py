@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CASES, reference
+from tiny_models import CASES, reference, write
 
 from heedful import HeedfulError
 from heedful.pretrained import load, save
@@ -91,7 +91,7 @@ class Folder:
 
     def __init__(self, name: str, path: Path, every: bool) -> None:
         model = reference(name).float().eval()
-        model.save_pretrained(path)
+        write(name, path)
         self.path, self.made, self.state, self.every = path, CASES[name][0], model.state_dict(), every
         self.told = json.loads((path / "config.json").read_text())
         self.given, self.compared = inputs(model.config), 0
@@ -147,7 +147,7 @@ ELSEWHERE = ("id2label", "label2id", "forced_eos_token_id")  # of a head with la
 @torch.no_grad()
 def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
     """Those of their own files, and keys that nobody knows; what we write means the same model to both programs."""
-    reference(name).float().save_pretrained(tmp_path / "in")
+    write(name, tmp_path / "in")
     path = tmp_path / "in" / "config.json"
     told = json.loads(path.read_text()) | UNKNOWN
     if name == "marian":
@@ -176,7 +176,7 @@ def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
 
 
 def test_keys_that_another_head_contradicts_stay_behind(tmp_path: Path) -> None:
-    reference("bert masked").float().save_pretrained(tmp_path / "in")
+    write("bert masked", tmp_path / "in")
     model = load(tmp_path / "in", head="sequence", num_labels=3)
     save(model, tmp_path / "out")
     back = json.loads((tmp_path / "out" / "config.json").read_text())

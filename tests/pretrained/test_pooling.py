@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import IDS, MASK, reference
+from tiny_models import IDS, MASK, write
 
 from heedful import HeedfulError
 from heedful.config import PooledHead, Pooling
@@ -24,7 +24,7 @@ TYPE = "sentence_transformers.models."
 
 
 def folder(at: Path, kinds: list[str], told: dict[str, Any]) -> Path:
-    reference("bert").float().save_pretrained(at)
+    write("bert", at)
     modules = [
         {"path": "" if kind == "Transformer" else f"{i}_{kind}", "type": TYPE + kind} for i, kind in enumerate(kinds)
     ]
@@ -100,7 +100,7 @@ def test_a_path_that_leaves_the_folder(tmp_path: Path) -> None:
 
 
 def test_without_a_word_of_it_the_mean_is_taken(tmp_path: Path) -> None:
-    reference("bert").float().save_pretrained(tmp_path)
+    write("bert", tmp_path)
     assert load(tmp_path, head="pooled").config.head == PooledHead()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import CASES, reference
+from tiny_models import CASES, reference, write
 
 from heedful import HeedfulError
 from heedful.config import RotaryPosition
@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 def edited(case: str, changes: dict[str, Any], folder: Path) -> Path:
-    reference(case).float().save_pretrained(folder)
+    write(case, folder)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
@@ -188,7 +188,7 @@ def test_t5_ties_and_scales_independently(scaled: bool, tied: bool, tmp_path: Pa
 def test_a_model_goes_back_into_the_layout_it_came_in(tmp_path: Path) -> None:
     """A Mistral without a window computes what a Llama computes, and stays a Mistral."""
     for case in ("mistral whole", "xlm-roberta"):
-        reference(case).float().save_pretrained(tmp_path / case)
+        write(case, tmp_path / case)
         assert save(load(tmp_path / case), tmp_path / "again") == case.split()[0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -254,6 +255,20 @@ def reference(case: str) -> Any:
             if tensor.is_floating_point() and not computed:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
     return model.eval()
+
+
+@functools.cache
+def _files(case: str) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        reference(case).float().save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def write(case: str, folder: Path) -> None:
+    """Writes the folder of a case as transformers does, which is asked once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _files(case).items():
+        (folder / name).write_bytes(content)
 
 
 def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
