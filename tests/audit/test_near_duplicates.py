@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,12 @@ def found(train: list[str], held: list[str] = ()) -> dict[str, Finding]:  # type
     return {one.name: one for one in check_near_duplicates(*given, {"text": "text"}, ["text"])}
 
 
-def pieces(text: str) -> set[str]:
-    return {text[i : i + 5] for i in range(len(text) - 4)}
+@cache
+def pieces(text: str) -> frozenset[str]:
+    return frozenset(text[i : i + 5] for i in range(len(text) - 4))
+
+
+plain_of = cache(folded)
 
 
 def changed(text: str, drawn: random.Random) -> str:
@@ -62,8 +67,8 @@ def by_hand(train: list[str], held: list[str]) -> dict[str, list[str]]:
 
 
 def alike(text: str, others: dict[str, int]) -> bool:
-    one = folded(text.casefold())
-    for other in map(folded, others):
+    one = plain_of(text.casefold())
+    for other in map(plain_of, others):
         a, b = pieces(one), pieces(other)
         if one and (one == other or (a | b and len(a & b) / len(a | b) >= 0.8)):
             return True
