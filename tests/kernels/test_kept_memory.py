@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+import fresh_process
 import heedful
 from heedful.kernels.allocator import CAPACITIES, MAX_KERNELS, keep_few_kernels
 from heedful.kernels.plan import apply_training_plan
@@ -56,7 +56,7 @@ check(not FreeMemory(2**27).release_if_grown())
 
 
 def test_much_free_memory_is_returned() -> None:
-    done = subprocess.run([sys.executable, "-c", GAPS], capture_output=True, text=True, check=False)
+    done = fresh_process.run(GAPS)
     if done.returncode == 3:
         pytest.skip("no glibc here, whose memory could be kept")
     assert done.returncode == 0, done.stderr
@@ -65,8 +65,7 @@ def test_much_free_memory_is_returned() -> None:
 @pytest.mark.parametrize(("kind", "mebibytes"), [("some", 16), ("any", 16), ("any", 64), ("any", 200)])
 @pytest.mark.full(keep=2)
 def test_a_tensor_takes_the_pages_of_the_one_before(kind: str, mebibytes: int) -> None:
-    command = [sys.executable, "-c", PROGRAM, kind, str(mebibytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = fresh_process.run(PROGRAM, kind, str(mebibytes))
     if done.returncode == 3:
         pytest.skip("no glibc here, whose memory could be kept")
     assert done.returncode == 0, done.stderr
@@ -99,8 +98,7 @@ def test_kernels_of_shapes_that_do_not_come_again_are_not_kept(monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     held = {}
     for kind in ("few", "all"):
-        command = [sys.executable, "-c", SHAPES, kind]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = fresh_process.run(SHAPES, kind)
         if done.returncode == 3:
             pytest.skip("this PyTorch has no oneDNN")
         assert done.returncode == 0, done.stderr
