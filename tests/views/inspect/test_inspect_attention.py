@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import fresh_process
 import heedful
 from heedful.views.inspect import attention_view as attention
 from heedful.views.inspect.inspect import inspect
@@ -170,9 +168,8 @@ print(len(maps["queries"]), (sizes[1] - sizes[0]) // 1024)
 
 def test_memory_does_not_grow_with_the_square_of_the_text(made: Make) -> None:
     """Over 8,192 tokens one pattern of two heads would be 512 MB."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, str(made("long"))]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = fresh_process.run(MEASURE, str(made("long")))
+    assert done.returncode == 0, done.stderr
     tokens, grown = map(int, done.stdout.split())
     assert tokens >= 8192
     assert grown < 200
