@@ -228,36 +228,43 @@ def test_every_wrong_option_is_one_line(
     assert sorted(os.listdir()) == ["dir.html", "not.png"]
 
 
+# each command in a fork of one process that has imported the command line; their statuses are printed
 REPORT = f"""
-import sys
+import json, os, sys
 from heedful.cli import main
-status = main(sys.argv[1:])
-print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr)
-sys.exit(status)
+for number, words in enumerate(json.loads(sys.argv[1])):
+    if not os.fork():
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{{number}}.{{name}}", os.O_WRONLY | os.O_CREAT), stream)
+        status = main(words)
+        print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr)
+        sys.exit(status)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
+QUICK: list[tuple[list[str], int, str]] = [  # words, status, and a part of what is written
+    (["--help"], 0, "--queries"),
+    (["./nothing", "a"], 2, "./nothing: no such folder"),
+    (["MODEL", "a", "--view", "heds"], 2, "did you mean 'heads'?"),
+    (["MODEL", "a", "--view", "steps"], 2, "works only with models that write text"),
+    (["MODEL", "a", "--layers", "9"], 2, "no layer 9"),
+    (["MODEL", "a", "--layers", "x"], 2, "--layers"),
+    (["MODEL", "a", "--out", "x.gif"], 2, "x.gif ends in .gif"),
+    (["MODEL", "a", "--quer", "1:2"], 2, "--queries"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (["--help"], 0, "--queries"),
-        (["./nothing", "a"], 2, "./nothing: no such folder"),
-        (["MODEL", "a", "--view", "heds"], 2, "did you mean 'heads'?"),
-        (["MODEL", "a", "--view", "steps"], 2, "works only with models that write text"),
-        (["MODEL", "a", "--layers", "9"], 2, "no layer 9"),
-        (["MODEL", "a", "--layers", "x"], 2, "--layers"),
-        (["MODEL", "a", "--out", "x.gif"], 2, "x.gif ends in .gif"),
-        (["MODEL", "a", "--quer", "1:2"], 2, "--queries"),
-    ],
-)
-def test_nothing_slow_for_help_and_errors(made: Make, words: list[str], status: int, said: str) -> None:
-    words = [str(made("encoder")) if word == "MODEL" else word for word in words]
+def test_nothing_slow_for_help_and_errors(made: Make) -> None:
+    folder = str(made("encoder"))
+    commands = [["inspect", *(folder if word == "MODEL" else word for word in words)] for words, *_ in QUICK]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"}
-    command = [sys.executable, "-W", "error", "-c", REPORT, "inspect", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    *errors, slow = done.stderr.splitlines()
-    assert (done.returncode, slow) == (status, "[]")
-    assert said in (done.stdout if status == 0 else errors[0])
+    program = [sys.executable, "-W", "error", "-c", REPORT, json.dumps(commands)]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    for number, ((words, status, said), ended) in enumerate(zip(QUICK, done.stdout.split(), strict=True)):
+        out, err = (Path(f"{number}.{name}").read_text(encoding="utf-8") for name in ("out", "err"))
+        *errors, slow = err.splitlines()
+        assert (int(ended), slow) == (status, "[]"), words
+        assert said in (out if status == 0 else errors[0]), words
 
 
 def test_the_help_names_every_view(capsys: pytest.CaptureFixture[str]) -> None:
