@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import fresh_process
 import heedful
 from heedful import cli
 from heedful.errors import HeedfulError
@@ -99,18 +99,8 @@ def test_the_folder_names_versions_and_the_commit(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands(shell: str, tmp_path: Path) -> None:
     script = "import sys; from heedful import cli; sys.exit(cli.main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "--install-completion", "--shell", shell],
-        env={
-            "HOME": str(tmp_path),
-            "PATH": "/usr/bin:/bin",
-            "SHELL": f"/bin/{shell}",
-            "PYTHONPATH": ":".join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SHELL": f"/bin/{shell}"}
+    done = fresh_process.run(script, "--install-completion", "--shell", shell, env=environment)
     assert done.returncode == 0, done.stderr
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert all(command in written for command in ("train", "predict", "inspect"))
