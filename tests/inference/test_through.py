@@ -6,12 +6,13 @@ import gzip
 import json
 import logging
 import lzma
+import os
 import signal
-import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fresh_process
 import heedful
 from heedful.data.prediction_inputs import read_inputs
 from heedful.errors import HeedfulError
@@ -359,10 +361,10 @@ def test_killed_and_gone_on(echo: Echo) -> None:
     Path("x.txt").write_text(lines(400))
     quietly("x.txt", "whole.jsonl")
     part = Path("y.jsonl.part")
-    with subprocess.Popen([sys.executable, "-c", SLOWLY]) as process:
+    with closing(fresh_process.Started(SLOWLY, env=os.environ)) as process:
         while process.poll() is None and not (part.exists() and part.stat().st_size > 2000):
             time.sleep(0.003)
-        process.kill()
+        process.send_signal(signal.SIGKILL)
     assert 0 < part.stat().st_size < Path("whole.jsonl").stat().st_size
     told = quietly("x.txt")
     assert 0 < told["before"] < 400
