@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
+import signal
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import fresh_process
 from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
@@ -418,12 +419,13 @@ def test_ending_the_program_ends_its_run(tmp_path: Path) -> None:
         "    print(session._processes[0].pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asker:
-        assert asker.stdout is not None
-        run = int(asker.stdout.readline())
+    with closing(fresh_process.Started(program, str(tmp_path / "run"), env=os.environ)) as asker:
+        while not (line := asker.written[0]).endswith("\n"):
+            assert asker.poll() is None, asker.written[1]
+            time.sleep(0.01)
+        run = int(line)
         os.kill(run, 0)
-        asker.terminate()
-        assert asker.wait(timeout=30) == 143
+        asker.send_signal(signal.SIGTERM)
+        assert asker.wait(30) == 143
     with pytest.raises(ProcessLookupError):
         os.kill(run, 0)
