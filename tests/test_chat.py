@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +131,17 @@ def test_lines_of_a_pipe_are_answered(talker: Path) -> None:
     answer = heedful.pipeline(None, talker)(talk, max_new_tokens=5, do_sample=False)["output"]
     assert done.stdout.decode() == f"{answer}\n" * 2
     assert done.stderr.decode() == "(forgotten: the pear)\n"
-    bad = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, check=False)
-    assert (bad.returncode, bad.stdout) == (2, b"")
-    assert bad.stderr.decode().count("\n") == 1
-    assert "UTF-8" in bad.stderr.decode()
+
+
+def test_lines_that_are_not_utf_8_are_refused(
+    talker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    assert main(["chat", str(talker), "--max-new-tokens=5", "--do-sample=false"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "UTF-8" in err
 
 
 class Terminal:
@@ -151,8 +159,17 @@ class Terminal:
 
         ``again`` is sent each second meanwhile: Python misses a Ctrl-C that comes just before it waits for a key.
         """
+        self._read(lambda: wanted in self.text, again)
+        before, _, self.text = self.text.partition(wanted)
+        return before
+
+    def until_longer(self, characters: int) -> None:
+        """Reads until more characters than these have come since what the last call waited for."""
+        self._read(lambda: len(self.text) > characters)
+
+    def _read(self, is_enough: Callable[[], bool], again: str = "") -> None:
         end = time.monotonic() + 60
-        while wanted not in self.text:
+        while not is_enough():
             assert time.monotonic() < end, self.text
             if not select.select([self.file], [], [], 1.0)[0]:
                 self.send(again)
@@ -161,8 +178,6 @@ class Terminal:
                 self.text += os.read(self.file, 1 << 16).decode("utf-8", "replace")
             except OSError:  # the process has ended
                 raise AssertionError(self.text) from None
-        before, _, self.text = self.text.partition(wanted)
-        return before
 
     def send(self, text: str) -> None:
         os.write(self.file, text.encode())
@@ -175,7 +190,7 @@ def test_a_conversation_in_a_terminal(talker: Path) -> None:
         assert "Ctrl-D ends. The context has 200 tokens." in terminal.until("> ")
         terminal.send("the pear\n")
         terminal.until("the pear")
-        time.sleep(1)
+        terminal.until_longer(100)
         os.kill(terminal.pid, signal.SIGINT)  # as Ctrl-C does, in the middle of an answer that would last minutes
         assert len(terminal.until("(stopped)").strip()) > 20
         terminal.until("> ")
