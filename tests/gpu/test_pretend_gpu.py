@@ -160,6 +160,7 @@ def test_a_forward_pass_and_a_step_of_training(family: str, mask: str, precision
         assert set(watch.attention) == {"flash (bfloat16)"}
 
 
+@pytest.mark.full  # test_compile_table.py has the same of padded texts, and test_compile.py
 def test_a_second_length_compiles_to_one_graph_of_any_length() -> None:
     """A comparison of lengths that is no plain ``if`` fails here; ``test_compile_table.py`` has all families."""
     torch._dynamo.reset()
