@@ -199,21 +199,33 @@ def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Pa
     assert same_weights(tmp_path / "whole", tmp_path / "shared")
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize(("lost", "torchrun"), [(0, False), (0, True), (1, True)])
 @pytest.mark.full(keep=1)
 def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
-    data: Path, alone: Path, tmp_path: Path, lost: int
+    data: Path, alone: Path, tmp_path: Path, lost: int, torchrun: bool
 ) -> None:
     out = tmp_path / "lost"
-    process = launched(2, "-m", "heedful", *train(data, out, "--max-steps=4000", "--training.evaluate-every=4000"))
-    deadline = time.monotonic() + 120
-    while not (out / "metrics.jsonl").exists() or len(losses(out)) < 3:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.kill(child(process.pid, str(lost)), signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode != 0
+    command = ["-m", "heedful", *train(data, out, "--max-steps=4000", "--training.evaluate-every=4000")]
+    begun = launched(2, *command) if torchrun else None
+    ranks = [] if torchrun else fresh_process.start_ranks(2, *command)
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "metrics.jsonl").exists() or len(losses(out)) < 3:
+            assert time.monotonic() < deadline
+            assert [process.poll() for process in (begun, *ranks) if process] == [None] * (1 if torchrun else 2)
+            time.sleep(0.05)
+        if begun:
+            os.kill(child(begun.pid, str(lost)), signal.SIGKILL)
+            _, err = begun.communicate(timeout=120)
+            assert begun.returncode != 0
+        else:
+            ranks[lost].send_signal(signal.SIGKILL)
+            statuses = [rank.wait(120) for rank in ranks]
+            assert (statuses[lost], statuses[1 - lost]) == (-signal.SIGKILL, 2)
+            err = "".join(rank.written[1] for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.close()
     lines = [line for line in err.splitlines() if re.match("heedful(, process [0-9]+)?:", line)]
     assert len(lines) == 1
     assert lines[0].startswith("heedful:" if lost else "heedful, process 1:")
@@ -412,7 +424,7 @@ def test_an_error_of_all_ranks_is_reported_once(data: Path, tmp_path: Path) -> N
 
 def test_one_process_does_not_wait_for_what_several_import() -> None:
     code = "import sys, heedful.training.run; sys.exit('torch.distributed.checkpoint' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert fresh_process.run(code).returncode == 0
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
