@@ -104,7 +104,8 @@ def test_a_run_imports_no_compiler(tmp_path: Path, optimiser: str) -> None:
     code = f"""
 import heedful, sys
 rows = [dict(source=f"{{i}} a", target=f"a {{i}}") for i in range(20)]
-given = dict(out="run", preset="transformer-tiny", training=dict(optimiser={optimiser!r}), quiet=True)
+small = dict(dim=16, heads=2, depth=1)
+given = dict(out="run", model_settings=small, training=dict(optimiser={optimiser!r}), quiet=True)
 heedful.train("translation", rows, max_steps=2, **given)
 heedful.train("translation", rows, max_steps=3, resume=True, **given)
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
@@ -122,7 +123,7 @@ def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path,
 
 
 def test_help_begins_with_examples_that_run(tmp_path: Path) -> None:
-    """``help(heedful)`` shows the package's docstring; its lines of code are run as they stand there."""
+    """``help(heedful)`` shows the package's docstring; its lines of code are run as they stand there, for an epoch."""
     text = pydoc.render_doc(heedful, renderer=pydoc.plaintext)
     description = textwrap.dedent(text.partition("\nDESCRIPTION\n")[2].partition("\nPACKAGE CONTENTS\n")[0])
     blocks = re.findall(r"(?:^    .*\n|^\n)+", description, re.M)
@@ -131,7 +132,9 @@ def test_help_begins_with_examples_that_run(tmp_path: Path) -> None:
         assert f"heedful.{name}(" in code
     for room in heedful._ROOMS:
         assert f"``{room}``" in description.replace("``heedful.", "``")
-    done = forked(tmp_path, f"import torch, heedful\n{code}", imports=PYTORCH)
+    assert code.count("max_epochs=20") == 1
+    code = f"import torch, heedful\n{code.replace('max_epochs=20', 'max_epochs=1')}"
+    done = forked(tmp_path, code, imports=PYTORCH)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("torch.Size([1, 4, 3, 3])")
     assert "'output'" in done.stdout

@@ -23,6 +23,7 @@ from heedful.tasks.translation import Translation
 PAIR = {"source": "text", "target": "text", "language": "tag?"}
 WRITER = {"text": "document", "prompt": "text?", "completion": "text?"}
 COLOURS = ("red", "blue", "green", "white")
+SMALL: dict[str, Any] = {"model_settings": {"dim": 16, "heads": 2, "depth": 1}}
 SETS = """
 [[sets]]
 name = "colours"
@@ -229,7 +230,7 @@ def test_from_the_file_to_the_accuracy_of_each_template(
     task: str, mixture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    options = {"out": out, "max_steps": 4, "training": {"evaluate_every": 2, "warmup": 1}, "seed": 3}
+    options = {"out": out, "max_steps": 4, "training": {"evaluate_every": 2, "warmup": 1}, "seed": 3, **SMALL}
     run = heedful.train(task, mixture, **options)
     assert 0 <= run.metrics["accuracy"] <= 100
     result = evaluate(str(out), [str(mixture)])
@@ -260,7 +261,7 @@ def test_the_deciding_metric_is_that_of_the_validation_rows(task: str, mixture: 
     mixture.write_text(text[: text.rindex("[[sets]]")])
     pairs, names = tmp_path / "pairs.tsv", ("source", "target") if task == "translation" else ("prompt", "completion")
     pairs.write_text("\t".join(names) + "\n" + "a red house\tred\n" * 12)
-    options = {"max_steps": 2, "training": {"evaluate_every": 1, "warmup": 1}, "quiet": True}
+    options = {"max_steps": 2, "training": {"evaluate_every": 1, "warmup": 1}, "quiet": True, **SMALL}
     run = heedful.train(task, mixture, valid=pairs, out=tmp_path / "run", **options)
     assert "accuracy" not in run.metrics
     assert run.metrics["loss"] > 0
@@ -292,7 +293,7 @@ def stop_after_two(run: Any, *more: Any) -> None:
 
 def test_resuming_gives_the_same_bits(mixture: Path, tmp_path: Path) -> None:
     changed(mixture, "\n[[sets]]", "limit = 40\n[[sets]]")
-    options = {"max_steps": 4, "training": {"save_every": 1, "warmup": 1, "evaluate_every": 4}, "seed": 3}
+    options = {"max_steps": 4, "training": {"save_every": 1, "warmup": 1, "evaluate_every": 4}, "seed": 3, **SMALL}
     whole = heedful.train("text-generation", mixture, out=tmp_path / "whole", **options)
     heedful.train("text-generation", mixture, out=tmp_path / "part", callbacks=[stop_after_two], **options)
     part = heedful.train("text-generation", mixture, out=tmp_path / "part", **options, resume=True)
