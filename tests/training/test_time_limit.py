@@ -27,7 +27,7 @@ from heedful.training import time_limit
 from heedful.training.clock import Clock as TrainingClock
 from heedful.training.clock import ReservedTime
 from heedful.training.pace import Pace
-from heedful.training.report import end_reason, too_short
+from heedful.training.report import baseline_seconds, end_reason, too_short
 from heedful.training.resolve import resolved, with_machine
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, batch_halver, choose_plan, divide_time, ending_seconds, smaller_sizes
@@ -730,8 +730,28 @@ def test_the_verdict_is_of_all_rows_or_of_those_for_which_time_is_planned(
 
 def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
     model = heedful.create("vit-micro", seed=0)
-    quiet, busy, busiest = (ending_seconds(SUGGESTED, model, slowdown) for slowdown in (0.5, 1.5, 1000.0))
+    quiet, busy, busiest = (ending_seconds(SUGGESTED, model, 1.0, slowdown) for slowdown in (0.5, 1.5, 1000.0))
+    assert ending_seconds(SUGGESTED, model, 0.0, 1.0) == quiet - 1.0
     assert 5 < quiet < busy < busiest <= 0.1 * 180
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "labels", "seconds"),
+    [
+        ("text-classification", {"text": "a" * 340, "label": "b"}, 2, 4 / 17),
+        ("text-classification", {"text": "a" * 340, "label": "b"}, 50, 100 / 17),
+        ("token-classification", {"words": ("word",) * 2, "tags": ("O",) * 2}, 9, 40 / 60),
+        ("image-classification", {"image": None, "label": "b"}, 10, 2.1),
+        ("translation", {"source": "a", "target": "b"}, 0, 2.0),
+        ("feature-extraction", {"text": "a", "text_pair": "b"}, 0, 0.0),
+        ("text-generation", {"text": "a"}, 0, 0.0),
+    ],
+)
+def test_a_baseline_of_much_data_keeps_time_for_the_end(
+    task: str, values: dict[str, Any], labels: int, seconds: float
+) -> None:
+    rows = Rows([Row(values, "a.tsv", number) for number in range(10_000)])
+    assert baseline_seconds(tasks.get(task), rows, labels) == pytest.approx(seconds)  # type: ignore[arg-type]
 
 
 def test_the_time_before_a_run_reads_its_data_does_not_tell_a_busy_machine(
@@ -740,7 +760,7 @@ def test_the_time_before_a_run_reads_its_data_does_not_tell_a_busy_machine(
     """The program started long before; the processor time of that is not known here."""
     slowdowns: list[float] = []
 
-    def reserved(settings: Any, model: Any, slowdown: float) -> float:
+    def reserved(settings: Any, model: Any, baseline: float, slowdown: float) -> float:
         slowdowns.append(slowdown)
         return 1.0
 

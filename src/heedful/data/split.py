@@ -175,6 +175,8 @@ def collapse_blanks(text: str) -> str:
     >>> collapse_blanks("  one\ttwo\n\nthree ")
     'one two three'
     """
+    if len(text) <= CHUNK:
+        return " ".join(text.split())
     parts, start = list[str](), 0
     while start < len(text):
         blank = BLANK.search(text, start + CHUNK)

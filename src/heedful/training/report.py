@@ -41,6 +41,10 @@ NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn")  # on which results may depend
 SHORT = 0.7  # share of the planned steps below which a run that ran out of time warns
 ROWS, CHARACTERS = 20_000, 2_000_000  # maximum training data of a verdict's baseline
+# How long such a baseline takes on one core of an AMD EPYC, beyond the 2.3 s of a small one: 57 classes of 2 million
+# characters 6.6 s, numbers of 1.3 million 4.5 s, tags of 63,000 words 2.1 s, 5,000 images 2.1 s, other texts up to 2 s.
+CHARACTERS_A_SECOND = {"label": 1.7e7, "number": 3e5, "tags": 6e4}  # words and tags count as one; label: for each label
+IMAGES, IMAGES_SECONDS, TEXTS_SECONDS = 5000, 2.1, 2.0
 
 
 def opening_lines(
@@ -240,10 +244,23 @@ def _rival(baseline: Baseline | None) -> Rival | None:
     )
 
 
-def _sample(rows: Rows) -> Rows:
-    """Returns at most 20,000 rows, of two million characters in total, at equal distances and in memory; cuts longer
-    texts.
+def baseline_seconds(task: Task, rows: Rows, labels: int) -> float:
+    """Returns the expected processor seconds that the baseline of a verdict takes more than one of few, short rows.
+
+    They depend on what is predicted, on the training ``rows``, and on the number of ``labels`` that a model has.
     """
+    kinds = [kind for kind in task.columns.values() if not kind.endswith("?")]
+    if "image" in kinds:
+        return IMAGES_SECONDS * min(1, len(rows) / IMAGES) ** 2
+    characters = min(CHARACTERS, _mean_length(rows) * len(rows))
+    for kind, rate in CHARACTERS_A_SECOND.items():
+        if kind in kinds:
+            return characters * (labels if kind == "label" else 1) / rate
+    return TEXTS_SECONDS if len(kinds) > 1 and not task.ranks_rows else 0.0
+
+
+def _mean_length(rows: Rows) -> float:
+    """Returns the mean number of characters of a row, at least 1, by at most some 200 of them."""
 
     def length(row: Row) -> int:
         if any_on_disk([row]):
@@ -251,8 +268,14 @@ def _sample(rows: Rows) -> Rows:
         return sum(len(value) for value in row.values.values() if isinstance(value, str | tuple))
 
     measured = rows[:: max(1, len(rows) // 200)]
-    mean = max(1, sum(map(length, measured)) / len(measured))
-    max_rows = max(1, int(min(ROWS, CHARACTERS / mean)))
+    return max(1, sum(map(length, measured)) / max(1, len(measured)))
+
+
+def _sample(rows: Rows) -> Rows:
+    """Returns at most 20,000 rows, of two million characters in total, at equal distances and in memory; cuts longer
+    texts.
+    """
+    max_rows = max(1, int(min(ROWS, CHARACTERS / _mean_length(rows))))
     sample, characters_left = Rows(columns=rows.columns), CHARACTERS
     for row in (rows[i] for i in evenly_spaced(len(rows), max_rows)):
         values = {name: row.values[name] for name in row.values}

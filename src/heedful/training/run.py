@@ -57,7 +57,7 @@ from heedful.training.muon import muon
 from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
 from heedful.training.pace import Changes, Pace, decision_texts
 from heedful.training.precision import evaluation_autocast, tf32
-from heedful.training.report import card_of, digest, opening_lines, write_trained_on
+from heedful.training.report import baseline_seconds, card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
 from heedful.training.run_folder import (
@@ -270,7 +270,9 @@ def prepare(
         train=train,
         valid=valid,
         started=started,
-        ending_seconds=ending_seconds(settings, model, slowdown),
+        ending_seconds=ending_seconds(
+            settings, model, baseline_seconds(task, rows, len(model.labels)) if settings.max_minutes else 0.0, slowdown
+        ),
         custom=custom,
         starting=starting,
     )

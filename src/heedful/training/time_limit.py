@@ -65,11 +65,10 @@ EXAMPLES, MIN_EXAMPLES = 200, 16  # of an evaluation: wanted, and minimum
 NEEDED_DIM = {"encoder": 64, "ensemble": 64, "vision": 64, "decoder": 128, "encoder-decoder": 128}
 MIN_DIM = 64
 QUIET = 0.25  # quantile of the measured steps that tells the machine's speed without its other programs
-# seconds of work at the end of a run, most for its simple baseline, and the largest factor that it may take longer
-CLOSING, MAX_SLOWDOWN = 4.0, 10.0
+# seconds of work at the end of a run with a small simple baseline, and the largest factor that it may take longer
+CLOSING, MAX_SLOWDOWN = 2.5, 10.0
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # maximum steps of a measurement
-TOO_LONG = 3  # a first step that takes this factor of the measurement's seconds is the only one
 TRIAL_EXAMPLES = (1, 8, 64)  # validation examples of the measurement of an evaluation, as time allows
 LATE = 0.3  # share of the limit; if less is left for steps, the time before them is named as the cause
 
@@ -212,8 +211,7 @@ def choose_plan(
     is_short = _steps(seconds(), speed) < min(speed.steps_per_epoch, _steps_to_limit(settings, speed))
     if is_short and settings.model.r_drop and given.model.r_drop is None:
         settings, notes = replace(settings, model=replace(settings.model, r_drop=0.0)), (*notes, "no R-Drop")
-        measurement = trial(settings)
-        speed = measurement.steps(budget)
+        speed = speed._replace(step=speed.step / 2, quiet_step=speed.quiet_step / 2)
     while others and (lacking := _lacking(settings, speed, seconds(), least_steps)) > 1:
         smaller, changes = others.pop(-1 if lacking >= FAR else 0)
         if lacking >= FAR:
@@ -382,8 +380,6 @@ def plan_run(
     def trial(other: ResolvedSettings) -> Trial:
         same = other.start_from is not None or other.model == settings.model
         trial_model = copy.deepcopy(model) if same else fresh_model(task, other, model.device)
-        if same and other.model != settings.model:  # without R-Drop, which the task applies
-            task.before_training(trial_model, other)
         return LoopTrial(other, task, trial_model, valid, ranks, build_loop)
 
     plan = choose_plan(
@@ -425,13 +421,13 @@ class LoopTrial:
         )
 
     def steps(self, seconds: float) -> Speed:
-        """Measures optimisation steps; the first step, which is slower, counts only if it takes far too long."""
+        """Measures optimisation steps; the first step, which is slower, counts only if it takes all ``seconds``."""
         times: list[float] = []
         self.loop.after_step = lambda: times.append(running_time())
         with self._own_random_numbers():
             outcome = self._fit(Limits(max_steps=1))
             seconds_left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
-            if outcome.seconds < TOO_LONG * seconds:
+            if outcome.seconds < seconds:
                 outcome = self._fit(Limits(max_steps=TRIAL_STEPS, max_minutes=seconds_left / 60))
         loader = self.loop.loader
         assert isinstance(loader, Loader)
@@ -472,13 +468,14 @@ class LoopTrial:
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
+def ending_seconds(settings: ResolvedSettings, model: Model, baseline: float, slowdown: float) -> float:
     """Returns the seconds of --max-minutes reserved for the end: writing weights, the verdict, figures.
 
-    ``slowdown`` is the duration of reading the data divided by its processor time; it is above 1 if other programs run.
+    ``baseline`` is the time of the verdict's baseline (``report.baseline_seconds``). ``slowdown`` is the duration of
+    reading the data divided by its processor time; it is above 1 if other programs run.
     """
     limit = 60 * (settings.max_minutes or 0.0)
-    work = CLOSING * min(MAX_SLOWDOWN, max(1.0, slowdown))
+    work = (CLOSING + baseline) * min(MAX_SLOWDOWN, max(1.0, slowdown))
     return min(0.1 * limit, work + 0.01 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
 
 
