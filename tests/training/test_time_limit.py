@@ -740,7 +740,8 @@ def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
     [
         ("text-classification", {"text": "a" * 340, "label": "b"}, 2, 4 / 17),
         ("text-classification", {"text": "a" * 340, "label": "b"}, 50, 100 / 17),
-        ("token-classification", {"words": ("word",) * 2, "tags": ("O",) * 2}, 9, 40 / 60),
+        ("token-classification", {"words": ("word",) * 2, "tags": ("O",) * 2}, 9, 0.7),
+        ("token-classification", {"words": ("word",) * 9, "tags": ("O",) * 9}, 9, 2.1),
         ("image-classification", {"image": None, "label": "b"}, 10, 2.1),
         ("translation", {"source": "a", "target": "b"}, 0, 2.0),
         ("feature-extraction", {"text": "a", "text_pair": "b"}, 0, 0.0),
@@ -752,6 +753,12 @@ def test_a_baseline_of_much_data_keeps_time_for_the_end(
 ) -> None:
     rows = Rows([Row(values, "a.tsv", number) for number in range(10_000)])
     assert baseline_seconds(tasks.get(task), rows, labels) == pytest.approx(seconds)  # type: ignore[arg-type]
+
+
+def test_a_baseline_of_numbers_keeps_time_for_the_texts_that_it_reads() -> None:
+    rows = Rows([Row({"text": "a" * 300, "label": "1"}, "a.tsv", number) for number in range(10_000)])
+    regression = tasks.get("text-classification", "number")
+    assert baseline_seconds(regression, rows, 0) == pytest.approx(301 * 5000 / 3e5)  # type: ignore[arg-type]
 
 
 def test_the_time_before_a_run_reads_its_data_does_not_tell_a_busy_machine(

@@ -29,9 +29,10 @@ from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, indented_json
 from heedful.pretrained.model_card import update_model_card
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
-from heedful.tasks.baselines import evenly_spaced
+from heedful.tasks.baselines import KERNEL_IMAGES, LABELLED, evenly_spaced
 from heedful.tasks.known_models import is_out_of_reach
 from heedful.tasks.run_data import equality_entry, has_validation_data
+from heedful.tasks.tagging import WORDS
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
 from heedful.training.run_folder import SETTINGS
@@ -42,9 +43,10 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn")  # on
 SHORT = 0.7  # share of the planned steps below which a run that ran out of time warns
 ROWS, CHARACTERS = 20_000, 2_000_000  # maximum training data of a verdict's baseline
 # How long such a baseline takes on one core of an AMD EPYC, beyond the 2.3 s of a small one: 57 classes of 2 million
-# characters 6.6 s, numbers of 1.3 million 4.5 s, tags of 63,000 words 2.1 s, 5,000 images 2.1 s, other texts up to 2 s.
-CHARACTERS_A_SECOND = {"label": 1.7e7, "number": 3e5, "tags": 6e4}  # words and tags count as one; label: for each label
-IMAGES, IMAGES_SECONDS, TEXTS_SECONDS = 5000, 2.1, 2.0
+# characters 6.6 s, numbers for 4,000 texts of 1.3 million 4.5 s, the most tagged words and the most images 2.1 s each,
+# other texts up to 2 s.
+LABELS_A_SECOND, NUMBERS_A_SECOND = 1.7e7, 3e5  # characters, those of labels once for each label
+TAGS_SECONDS, IMAGES_SECONDS, TEXTS_SECONDS = 2.1, 2.1, 2.0
 
 
 def opening_lines(
@@ -250,12 +252,15 @@ def baseline_seconds(task: Task, rows: Rows, labels: int) -> float:
     They depend on what is predicted, on the training ``rows``, and on the number of ``labels`` that a model has.
     """
     kinds = [kind for kind in task.columns.values() if not kind.endswith("?")]
+    length, count = _mean_length(rows), len(rows)
     if "image" in kinds:
-        return IMAGES_SECONDS * min(1, len(rows) / IMAGES) ** 2
-    characters = min(CHARACTERS, _mean_length(rows) * len(rows))
-    for kind, rate in CHARACTERS_A_SECOND.items():
-        if kind in kinds:
-            return characters * (labels if kind == "label" else 1) / rate
+        return IMAGES_SECONDS * min(1, count / KERNEL_IMAGES) ** 2
+    if "tags" in kinds:
+        return TAGS_SECONDS * min(1, length / 2 * count / WORDS)  # a row is measured in words and tags
+    if "number" in kinds:
+        return length * min(count, LABELLED) / NUMBERS_A_SECOND
+    if "label" in kinds:
+        return min(CHARACTERS, length * count) * labels / LABELS_A_SECOND
     return TEXTS_SECONDS if len(kinds) > 1 and not task.ranks_rows else 0.0
 
 
