@@ -177,7 +177,8 @@ class QuestionAnswering(EncoderTask):
             window=data.get("max_length"),
             stride=data.get("stride"),
             null_threshold=card.get("null_threshold"),
-            align_to_words=card.get("align_to_words") is not False,
+            # true for a model of others, as in their pipeline; earlier versions wrote no such entry and did not align
+            align_to_words=bool(card.get("align_to_words", "task" not in card)),
         )
 
     def card_entries(self) -> dict[str, Any]:
