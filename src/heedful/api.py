@@ -562,11 +562,11 @@ class _Tables:
             raise HeedfulError(f"model is of type {type(model).__name__}; give a folder, a name on the Hub or a model")
         folder = self.folder / "model"
         if self.writes and not (self.resume and folder.is_dir()):
-            if not model.source:
+            if not model.folder.source:
                 raise HeedfulError(
                     "model was not loaded from a folder, so it has no tokenizer; train a new model of its sizes: "
                     "preset=model.config"
                 )
             model.save_pretrained(folder)
-            copy_beside(find(model.source), folder)
+            copy_beside(find(model.folder.source), folder)
         return os.fspath(folder)

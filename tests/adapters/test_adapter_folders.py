@@ -95,7 +95,7 @@ def test_the_base_is_looked_for_beside_the_adapter_and_then_here(
     adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = heedful.from_pretrained(adapter, head="masked-language-model")
-    assert beside.source == str((adapter / "../base").resolve())
+    assert beside.folder.source == str((adapter / "../base").resolve())
     change(adapter, base_model_name_or_path="room/base")
     monkeypatch.chdir(tmp_path)
     here = heedful.from_pretrained(Path("room/adapter"), head="masked-language-model")
@@ -339,7 +339,7 @@ def test_the_base_may_be_on_the_hub(adapter: Path, monkeypatch: pytest.MonkeyPat
     change(adapter, base_model_name_or_path="org/name", revision="v1")
     model = heedful.from_pretrained(adapter, head="masked-language-model")
     assert asked == [("org/name", "v1")]
-    assert model.source == "org/name@v1"
+    assert model.folder.source == "org/name@v1"
     model.save_pretrained(adapter.parent / "again")
     told = json.loads((adapter.parent / "again" / CONFIG).read_text())
     assert (told["base_model_name_or_path"], told["revision"]) == ("org/name", "v1")

@@ -126,7 +126,9 @@ def test_gates_and_cross_attention_have_theirs() -> None:
 
 def test_maps_that_the_layout_stores_as_one_share_their_a() -> None:
     model = encoder()
-    model.fused = [[f"encoder.block.{i}.attention.{name}" for name in ("query", "key", "value")] for i in range(2)]
+    model.folder.fused = [
+        [f"encoder.block.{i}.attention.{name}" for name in ("query", "key", "value")] for i in range(2)
+    ]
     add_adapter(model, LoraConfig(targets=("query", "out")))
     first = model.encoder.block[0].attention
     assert first.query.lora_a is first.key.lora_a is first.value.lora_a

@@ -513,7 +513,7 @@ def test_new_weights_keep_the_random_state_of_the_gpu(tmp_path: Path) -> None:
         torch.cuda.default_generators[0].manual_seed(7)
         before = torch.cuda.default_generators[0].get_state(), torch.get_rng_state()
         model = heedful.create("gpt-micro", seed=3)
-        model.source = "a folder"
+        model.folder.source = "a folder"
         assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
         add_adapter(model, LoraConfig(rank=4, targets=("query", "value")), seed=0)
         load_with_head(tmp_path, "sequence", seed=0, labels=3)

@@ -295,19 +295,19 @@ def test_labels_of_a_folder_stay_with_the_pruned_model(tmp_path: Path) -> None:
     model = heedful.from_pretrained(tmp_path / "large").train()
     model.embedding.token.weight.requires_grad_(False)
     small = prune(model, layers=[0])
-    assert (small.labels, small.layout, small.training, small.fresh, small.source) == (
+    assert (small.labels, small.folder.layout, small.training, small.fresh, small.folder.source) == (
         model.labels,
         "bert",
         True,
         [],
         "",
     )
-    assert small.classifier == model.classifier
+    assert small.folder.classifier == model.folder.classifier
     assert [n for n, p in small.named_parameters() if not p.requires_grad] == ["embedding.token.weight"]
     small.save_pretrained(tmp_path / "small")
     again = heedful.from_pretrained(tmp_path / "small")
     assert list(again.labels) == ["no", "yes", "what"]
-    assert again.layout == "bert"
+    assert again.folder.layout == "bert"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -125,13 +125,13 @@ def test_a_written_pooling_is_read_again(pooling: Pooling, unit: bool, tmp_path:
     source = folder(tmp_path / "source", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
     body = load(source, head="pooled")
     model = build(replace(body.config, head=PooledHead(pooling=pooling, normalise=unit)))
-    model.layout = "bert"
+    model.folder.layout = "bert"
     for _ in range(2):
         assert save(model, tmp_path / "out") == "bert"
         assert pooled_head(tmp_path / "out") == model.config.head
         again = load(tmp_path / "out")  # which need not be told
         assert again.config == model.config
-        assert (again.layout, again.fresh) == ("bert", [])
+        assert (again.folder.layout, again.fresh) == ("bert", [])
         assert all(tensor.equal(again.state_dict()[name]) for name, tensor in model.state_dict().items())
     assert sorted(str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*")) == [
         "1_Pooling", "1_Pooling/config.json", "README.md", "config.json", "heedful.json", "model.safetensors",

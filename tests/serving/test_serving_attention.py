@@ -33,7 +33,7 @@ def server(serving: Callable[..., Running], tmp_path_factory: pytest.TempPathFac
 
 def test_it_is_what_the_computation_gives(server: Running) -> None:
     pipe = server.service.pipe
-    opened = attention.open_loaded(pipe.model, pipe.model.source)
+    opened = attention.open_loaded(pipe.model, pipe.model.folder.source)
     for request in (
         {"input": "the apple", "target": " is a tool"},
         {"input": "the apple", "target": " is a tool", "view": "steps", "encoding_format": "base64"},

@@ -136,7 +136,7 @@ def test_tuned_to_other_classes_and_opened_by_its_own_library(name: str, tmp_pat
     assert result["metrics"]["accuracy"] > 95
     assert any("head.output.0.weight" in line and "fresh weights" in line for line in said)
     opened = load(out)
-    assert opened.layout == json.loads((tmp_path / "from" / "config.json").read_text())["model_type"]
+    assert opened.folder.layout == json.loads((tmp_path / "from" / "config.json").read_text())["model_type"]
     assert isinstance(opened.config.head, ImageHead)
     assert opened.config.head.tokens == ("class" if name == "DeiTForImageClassification" else "all")
     paths = [*pictures(tmp_path), data / "red" / "3.png"]

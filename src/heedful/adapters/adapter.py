@@ -69,7 +69,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     """Adds an adapter to a model, in place, and freezes all other weights. The model's outputs do not change at first.
 
     A is drawn as ``nn.Linear`` draws its weight, uniform in ±1/√in, and B is zero. A and B are trained, and all weights
-    of a classifier or span head (``model.classifier``), as in PEFT, which loads only files that contain these weights.
+    of a classifier or span head (``model.folder.classifier``), as in PEFT, which loads only files that contain them.
 
     Args:
         model: any model. If it was loaded from a folder or the Hub, its adapter can be saved alone.
@@ -109,7 +109,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
             nn.init.kaiming_uniform_(a, a=5**0.5)
             a = a.to(weights[0])
             pairs |= {path: (a, w.new_zeros(len(w), config.rank)) for path, w in zip(group, weights, strict=True)}
-    return attach(model, config, pairs, (*model.classifier, *fresh_head(model)))
+    return attach(model, config, pairs, (*model.folder.classifier, *fresh_head(model)))
 
 
 def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tensor]], whole: Sequence[str]) -> M:
@@ -245,5 +245,5 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
 
 def _groups(model: Model, paths: Iterable[str]) -> list[tuple[str, ...]]:
     """Groups the paths whose linear maps are stored as one in the model's layout."""
-    fused = {path: tuple(group) for group in model.fused for path in group}
+    fused = {path: tuple(group) for group in model.folder.fused for path in group}
     return list(dict.fromkeys(fused.get(path, (path,)) for path in paths))

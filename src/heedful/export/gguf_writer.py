@@ -103,7 +103,7 @@ def write_file(source: Path, file: Path, quantization: str | None = None) -> dic
 
 def _architecture(model: Model) -> tuple[str, DecoderConfig]:
     """Returns llama.cpp's architecture and the configuration; raises for a model that llama.cpp does not have."""
-    config, layout = model.config, express(model.config, model.layout)
+    config, layout = model.config, express(model.config, model.folder.layout)
     assert layout is not None  # load_expressible refuses a model without a layout
     name = layout[0].name
     if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):

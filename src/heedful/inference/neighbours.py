@@ -142,7 +142,7 @@ class Index:
         """Writes the index into a folder: the texts as JSON lines, their vectors as a NumPy array, the name of the
         model.
         """
-        facts = {"format": FORMAT, "model": self.pipe.model.source, "texts": len(self)}
+        facts = {"format": FORMAT, "model": self.pipe.model.folder.source, "texts": len(self)}
         lines = (
             json.dumps({"text": text, "file": file, "line": line}, ensure_ascii=False)
             for text, (file, line) in zip(self.texts, self.origins, strict=True)
@@ -189,7 +189,7 @@ class Index:
             first = index._read(index.texts[:1])
             if first.shape != vectors[:1].shape or float((first * vectors[:1]).sum()) < MIN_COSINE:
                 raise HeedfulError(
-                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or "
+                    f"{folder} was created with another model than the one in {index.pipe.model.folder.source}, or "
                     "that model was trained further since then; create the index again"
                 )
         return index

@@ -47,7 +47,7 @@ class Pipeline:
         self._seed_reported = False
 
     def __repr__(self) -> str:
-        source = f" of {self.model.source!r}" if self.model.source else ""
+        source = f" of {self.model.folder.source!r}" if self.model.folder.source else ""
         return f"<Pipeline for {self.task.name}{source} on {self.model.device}>"
 
     @property

@@ -281,13 +281,13 @@ def _remaining_weight(name: str, state: Mapping[str, Tensor], pruned: Mapping[st
 def _copy_attributes(small: Model, model: Model, old_names: Mapping[str, str]) -> None:
     """Copies attributes of the large model other than its weights."""
     small.labels, small.multi_label, small.regression = model.labels, model.multi_label, model.regression
-    small.generation, small.layout = model.generation, model.layout
+    small.generation, small.folder.layout = model.generation, model.folder.layout
     fresh = [entry.partition("[") for entry in model.fresh]  # "name", or "name[8:16]"
     small.fresh = [new + mark + rest for new, old in old_names.items() for name, mark, rest in fresh if name == old]
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in small.named_parameters():
         parameter.requires_grad_(parameters[old_names[name]].requires_grad)
-    if model.layout:
+    if model.folder.layout:
         set_adapter_targets(small)
     small.train(model.training)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -50,6 +51,18 @@ OTHER_NAMES = {
 }
 
 
+@dataclass(slots=True)
+class ModelFolder:
+    """What a model keeps of the folder that it was read from, to be written again; empty for a new model."""
+
+    source: str = ""  # the folder's whole path, or the Hub's "org/name@revision"
+    layout: str = ""  # model type of the folder; the model is written in its layout if that can express it
+    config: Mapping[str, Any] = field(default_factory=dict)  # its config.json; unknown keys are saved again
+    ids: Mapping[str, Any] = field(default_factory=dict)  # token ids in its generation_config.json
+    fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
+    classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
+
+
 class Model(nn.Module):
     """A model of any family: ``embed → stack → head``. A call returns one tensor, its head's output."""
 
@@ -62,19 +75,18 @@ class Model(nn.Module):
     generation: Mapping[str, Any] = MappingProxyType(
         {}
     )  # a folder's generation config; the caller's options override it
-    source_ids: Mapping[str, Any] = MappingProxyType({})  # token ids in generation_config.json of the source
-    source_config: Mapping[str, Any] = MappingProxyType({})  # config.json of the source; unknown keys are saved again
-    layout: str = ""  # model type whose layout the model was read from, and is written in if that can express it
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
-    source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"
-    fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
-    classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
+    folder: ModelFolder  # where the weights were read from, and what writing the model again needs
     observers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
-    adapter: object | None = None  # of heedful.adapters; the other weights are then those of ``source``
+    adapter: object | None = None  # of heedful.adapters; the other weights are then those of ``folder.source``
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = ModelFolder()
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
         """Runs the model on a batch; raises ``HeedfulError`` with our name for an argument of transformers' models."""

@@ -51,7 +51,7 @@ def load_ensemble(folder: Path, hub: Mapping[str, Any], load_member: Callable[..
     ensemble = build_empty(EnsembleConfig(members=configs))
     assert isinstance(ensemble, Ensemble)
     ensemble.members = nn.ModuleList(members)
-    ensemble.layout, ensemble.labels, ensemble.source_config = OWN.name, labels, dict(hub)
+    ensemble.folder.layout, ensemble.labels, ensemble.folder.config = OWN.name, labels, dict(hub)
     ensemble.multi_label = is_multi_label(hub)
     return ensemble
 

@@ -111,7 +111,7 @@ def load_adapter(
     options |= {"head": head or NAMES[kind], "num_labels": num_labels or (classes if same_head else None)}
     sizes = _image_size(folder) | {name: size for name, size in sizes.items() if size is not None}
     model = load_base(base_folder, dtype=dtype, sizes=sizes, check_finite=check_finite, **options)
-    model.source = base
+    model.folder.source = base
     model_type, architecture = layout_of(model)
     try:
         pairs = _lora_pairs(model, model_type, architecture, config, low, exact=dtype is not None)
@@ -122,7 +122,7 @@ def load_adapter(
         path, _, last = name.rpartition(".")
         setattr(model.get_submodule(path), last, nn.Parameter(tensor.to(model.device, model.dtype)))
     model.fresh = [name for name in model.fresh if name not in head_tensors]
-    _attach(model, config, pairs, (*model.classifier, *fresh_head(model), *head_tensors))
+    _attach(model, config, pairs, (*model.folder.classifier, *fresh_head(model), *head_tensors))
     if same_head:
         _set_labels(model, folder)
         if kind == PooledHead.kind and (pooling := pooled_head(folder)) is not None:
@@ -231,7 +231,7 @@ def adapter_files(
     Raises ``HeedfulError`` if the model has no adapter, or ``folder``, where it will be saved, holds a whole model.
     """
     adapter = adapter_of(model)
-    if not model.source:
+    if not model.folder.source:
         raise HeedfulError(
             "the model was not loaded from a folder or the Hub, so its adapter cannot name a base; save the base "
             "and load it from its folder, or merge the adapter with heedful.adapters.merge"
@@ -256,7 +256,7 @@ def adapter_files(
     } - adapted.keys()
     config = write_config(
         adapter,
-        source=model.source,
+        source=model.folder.source,
         task_type=_task_type(model),
         targets=sorted({_unique_ending(name, others) for name in adapted}),
         saved=sorted(

@@ -79,7 +79,7 @@ def transposed(path: str, model_type: ModelType, architecture: Architecture) -> 
 
 def layout_of(model: Model) -> tuple[ModelType, Architecture]:
     """Returns the model type and architecture in whose layout a model is written."""
-    model_type, architecture, _ = express(model.config, model.layout, model.source_config) or (
+    model_type, architecture, _ = express(model.config, model.folder.layout, model.folder.config) or (
         OWN,
         OWN_ARCHITECTURE,
         {},
@@ -88,7 +88,7 @@ def layout_of(model: Model) -> tuple[ModelType, Architecture]:
 
 
 def set_adapter_targets(model: Model) -> None:
-    """Sets ``model.fused`` and ``model.classifier``, which adapters need.
+    """Sets ``model.folder.fused`` and ``model.folder.classifier``, which adapters need.
 
     The first has the groups of linear maps that the model's layout stores as one map, the second the names of the
     parameters of a classifier or span head.
@@ -96,8 +96,8 @@ def set_adapter_targets(model: Model) -> None:
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
     groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)
-    model.fused = tuple(parts for parts in groups if len(parts) > 1)
+    model.folder.fused = tuple(parts for parts in groups if len(parts) > 1)
     if model.config.head.kind in CLASSIFIERS:
         names = [name for name, _ in model.named_parameters() if name.startswith("head.")]
         own = [name for name in names if any(rule.hub_name_of(name) for rule in architecture.rules)]
-        model.classifier = tuple(names if model_type is OWN else own)
+        model.folder.classifier = tuple(names if model_type is OWN else own)

@@ -109,7 +109,8 @@ def load(
     Returns:
         The model, with ``labels`` (names, [] if none are stored), ``multi_label`` (an input has any number of labels),
         ``generation`` (generation_config.json without the token ids, which are in ``config.special``) and ``fresh``
-        (names of initialised parameters, with rows if only some are new: ``"...weight[8:16]"``).
+        (names of initialised parameters, with rows if only some are new: ``"...weight[8:16]"``); ``folder`` has what
+        only writing the model again needs (``heedful.models.base.ModelFolder``).
     """
     if unknown:
         raise HeedfulError(_meant(next(iter(unknown))))
@@ -124,7 +125,7 @@ def load(
         model = load_adapter(folder, _load_folder, **options)
     else:
         model = _load_folder(folder, **options)
-        model.source = _source(folder_or_id, folder, revision)
+        model.folder.source = _source(folder_or_id, folder, revision)
     _warn_untrained(model.fresh)
     model = (optimize(model, name) if name in CPU_ONLY else model).eval()
     return model if plan is None else apply_plan(model, plan)
@@ -186,13 +187,13 @@ def _load_folder(
     tensors |= fresh_head(model, fresh)
     new_rows = [name for name in new_rows if name.partition("[")[0] in tensors]  # a tied tensor by its first name only
     fill(model, tensors, weight_dtype, target_device)
-    model.layout, model.fresh, model.generation = model_type.name, [*fresh, *new_rows], generation
+    model.folder.layout, model.fresh, model.generation = model_type.name, [*fresh, *new_rows], generation
     model.labels = label_names(hub) if requested == config.head else []
     model.multi_label = is_multi_label(hub)
     model.regression = isinstance(model.config.head, SequenceHead) and is_regression(hub)
-    model.source_config = dict(hub)
+    model.folder.config = dict(hub)
     if (folder / GENERATION).exists():
-        model.source_ids = {key: value for key, value in read_required_json(folder / GENERATION).items() if key in IDS}
+        model.folder.ids = {key: value for key, value in read_required_json(folder / GENERATION).items() if key in IDS}
     set_adapter_targets(model)
     return model
 

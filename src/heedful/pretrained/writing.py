@@ -123,7 +123,7 @@ def _content(
     model: Model, extra: dict[str, Any], shard_bytes: int, folder: Path
 ) -> tuple[dict[str, Any], dict[str, Tensors]]:
     """Returns a folder's JSON files and its files of weights, by their names; an ensemble has no weights of its own."""
-    model_type, architecture, config_json = express(model.config, model.layout, model.source_config) or (
+    model_type, architecture, config_json = express(model.config, model.folder.layout, model.folder.config) or (
         OWN,
         OWN_ARCHITECTURE,
         {"model_type": OWN.name, **model.config.to_dict()},
@@ -256,7 +256,7 @@ def _with_source_keys(
     The source's keys are left out if the layout differs, or if another model would be read with them. A key that
     Heedful writes only for other programs (``max_position_embeddings`` of Marian) keeps the source's value.
     """
-    if model_type.name != model.layout or model_type is OWN or not model.source_config:
+    if model_type.name != model.folder.layout or model_type is OWN or not model.folder.config:
         return config_json
     keys_for_other_programs = {
         config_key.hub_name for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)
@@ -264,12 +264,12 @@ def _with_source_keys(
     replaceable = keys_for_other_programs - {*GENERATION_KEYS, "is_encoder_decoder"}
     copied = {
         key: value
-        for key, value in model.source_config.items()
+        for key, value in model.folder.config.items()
         if key in replaceable or key not in {*config_json, *NOT_COPIED}
     }
     for config_key in (*model_type.config_keys, *architecture.config_keys):
         if isinstance(config_key, SubConfig):
-            inner: Mapping[str, Any] = model.source_config[config_key.hub_name]
+            inner: Mapping[str, Any] = model.folder.config[config_key.hub_name]
             written = {k: v for k, v in config_json[config_key.hub_name].items() if k not in IDS or k not in inner}
             copied[config_key.hub_name] = dict(inner) | written
     stored_flags = {
@@ -319,6 +319,6 @@ def _generation_config(model: Model) -> dict[str, Any]:
     special = config.special
     start_key = "decoder_start_token_id" if config.kind == "encoder-decoder" else "bos_token_id"
     end_ids = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
-    ids = dict(model.source_ids)
+    ids = dict(model.folder.ids)
     ids |= {start_key: special.start, "eos_token_id": end_ids, "pad_token_id": special.pad}
     return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

@@ -76,7 +76,7 @@ def create_app(service: Service, *, token: str | None = None, local_names_only: 
     guard = Guard(app, service, token, local_names_only)
     app.include_router(openai_routes(service))
     app.include_router(task_routes(service))
-    if service.pipe.model.source:  # else no folder has its tokenizer
+    if service.pipe.model.folder.source:  # else no folder has its tokenizer
         app.include_router(attention_routes(service))
     _add_state_routes(app, service)
     _add_page(app, service, guard)
@@ -103,7 +103,7 @@ def _add_state_routes(app: FastAPI, service: Service) -> None:
 
 def _add_page(app: FastAPI, service: Service, guard: Guard) -> None:
     model, templated = service.pipe.model, has_template(service)
-    examples = input_examples(service.pipe.task, model.source or "", templated)
+    examples = input_examples(service.pipe.task, model.folder.source or "", templated)
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:

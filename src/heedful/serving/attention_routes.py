@@ -44,7 +44,10 @@ def _sizes_of(service: Service, data: dict[str, Any]) -> tuple[int, int]:
 
 def attention_routes(service: Service) -> APIRouter:
     """Returns the route of attention; requests are computed one at a time, on the inference thread."""
-    router, opened = APIRouter(prefix="/v1"), attention.open_loaded(service.pipe.model, service.pipe.model.source)
+    router, opened = (
+        APIRouter(prefix="/v1"),
+        attention.open_loaded(service.pipe.model, service.pipe.model.folder.source),
+    )
     as_read = service.pipe.task.as_read
 
     def with_input(data: dict[str, Any]) -> dict[str, Any]:

@@ -368,8 +368,10 @@ def _adapt(model: Model, settings: ResolvedSettings) -> None:
         )
     else:
         add_adapter(model, LoraConfig(**settings.lora.given()), seed=settings.seed)
-    if Path(model.source).is_relative_to(Path(settings.out).resolve()):
-        raise HeedfulError(f"--out {settings.out} holds {model.source}, which the adapter needs; choose another --out")
+    if Path(model.folder.source).is_relative_to(Path(settings.out).resolve()):
+        raise HeedfulError(
+            f"--out {settings.out} holds {model.folder.source}, which the adapter needs; choose another --out"
+        )
 
 
 def _starting_tensors(

@@ -45,7 +45,7 @@ class VerifiedFolder:
     @property
     def layout(self) -> str:
         """The model type of the folder: "gpt2", "bert", ..., or "heedful" for our own layout."""
-        return self.stored.layout
+        return self.stored.folder.layout
 
     @cached_property
     def stored(self) -> Model:

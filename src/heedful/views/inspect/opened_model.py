@@ -114,9 +114,9 @@ def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
         return model
     if not isinstance(model, Model):
         return None, model
-    if not model.source:
+    if not model.folder.source:
         raise HeedfulError("a model without a folder has no tokenizer; give (model, folder), or a folder's name alone")
-    return model, model.source
+    return model, model.folder.source
 
 
 def _preparation(model: Model, folder: Path) -> dict[str, Any]:
