@@ -52,7 +52,7 @@ BLOCK = 20  # steps of one program before the other's turn
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How ours is trained; the defaults are nanoGPT's."""
+    """Settings of our training; the defaults are nanoGPT's."""
 
     # changes to the preset gpt-micro; these are nanoGPT's
     stack: Mapping[str, Any] = field(default_factory=lambda: {"activation": "gelu", "init_std": 0.02})

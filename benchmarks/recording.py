@@ -1,4 +1,4 @@
-"""What recording costs: one layer's attention in twelve, every layer's, and a whole output, beside the bare model.
+"""The cost of recording: one layer's attention in twelve, every layer's, and a whole output, beside the bare model.
 
     python benchmarks/recording.py [PRESET] [--batch 4] [--tokens 128] [--rounds 15]
 

@@ -1,4 +1,4 @@
-"""What the rounding of weights costs: the perplexity of a text, decoded a token at a time, in each precision.
+"""The cost of rounding weights: the perplexity of a text, decoded a token at a time, in each precision.
 
     python benchmarks/rounding.py MODEL [TEXT] [--tokens 8000]
 

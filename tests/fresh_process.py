@@ -152,7 +152,7 @@ class Started:
 
     @property
     def written(self) -> list[str]:
-        """What it has written so far: to its standard output, and to its standard error."""
+        """Returns the standard output and the standard error so far."""
         return [Path(stream.name).read_text(encoding="utf-8") for stream in self._streams]
 
     def poll(self) -> int | None:

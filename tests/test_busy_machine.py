@@ -1,4 +1,4 @@
-"""How threads wait is chosen by the load where nobody chose it: before torch is imported, and in a program that has."""
+"""The way that threads wait follows the load unless it was chosen: before torch is imported, and after it."""
 
 from __future__ import annotations
 

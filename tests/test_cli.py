@@ -153,7 +153,7 @@ def test_train_takes_every_kind_of_option(calls: Calls, folder: Path) -> None:
 
 
 def help_of_train(*tokens: str) -> str:
-    """What ``train`` prints on a terminal of 80 columns."""
+    """The output of ``train`` on a terminal of 80 columns."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
         patched.setenv("COLUMNS", "80")

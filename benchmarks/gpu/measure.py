@@ -16,7 +16,7 @@ REPEATS = 3  # timed runs of a row; the median counts
 
 @dataclass(frozen=True)
 class Settings:
-    """What all rows share.
+    """Settings of all rows.
 
     Attributes:
         device: "cuda" or "cpu".

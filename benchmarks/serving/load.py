@@ -24,7 +24,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What became of a request: its text, and when its parts came, in seconds since it was sent."""
+    """Outcome of a request: its text, and the arrival of its parts in seconds since it was sent."""
 
     kind: str  # complete, refused, cancelled, failed
     text: str = ""

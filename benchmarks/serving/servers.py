@@ -29,7 +29,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a server is started with."""
+    """Settings that a server is started with."""
 
     folder: Path  # the model, Hugging Face's layout
     made: Path  # a folder for the model in other formats

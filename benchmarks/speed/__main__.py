@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What was asked for."""
+    """The parsed arguments."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description="Ours beside others, in turns.")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)}; all without it")
     parser.add_argument("--rounds", type=int, help="how often each program does each work: 5, in the short form 1")

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured beside the programs: memory read and copied, matrix products.
+"""The ceilings of this machine, measured beside the programs: memory read and copied, matrix products.
 
 A process of its own, asked once a round. Each figure is the best of a few tries of the best way that PyTorch has: of
 float32 and bfloat16 products ``F.linear`` and oneDNN with packed weights, of int8 oneDNN's quantised map.

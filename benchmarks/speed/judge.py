@@ -1,4 +1,4 @@
-"""Whether all programs gave the same answer: a benchmark of different work is worth nothing.
+"""Checks that all programs give the same answer: a benchmark of different work is worth nothing.
 
 A process of its own, asked ``{"folder": ..., "work": ..., "files": [...]}``, answers ``{"apart": [a number a file]}``.
 

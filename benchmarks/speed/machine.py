@@ -1,4 +1,4 @@
-"""What all this ran on. Nothing here imports torch."""
+"""A description of the machine. Nothing here imports torch."""
 
 from __future__ import annotations
 

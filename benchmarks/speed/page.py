@@ -63,12 +63,12 @@ def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def kinds(told: Mapping[str, Any]) -> set[str]:
-    """What was measured, ``ANSWERING`` or ``TRAINING`` or both."""
+    """The kinds of rows that were measured: ``ANSWERING``, ``TRAINING`` or both."""
     return {TRAINING if action(work["work"]["row"]) == TRAINING else ANSWERING for work in told["works"]}
 
 
 def command(told: Mapping[str, Any], file: Path) -> str:
-    """What makes a page of these rows; without them, of all."""
+    """The command that makes a page of these rows; without them, of all."""
     rows = report.rows(told["works"])
     asked = "" if set(rows) == set(ROWS) else f" --rows {','.join(rows)}"
     return f"python -m benchmarks.speed{asked} --docs docs/{file.name}"
@@ -118,7 +118,7 @@ def cell(one: Mapping[str, Any] | None) -> str:
 
 
 def how(told: Mapping[str, Any]) -> Iterator[str]:
-    """How it was measured, and on what."""
+    """The method and the machine."""
     settings, machine = told["settings"], told["machine"]
     waiting = "".join(f" {name}={value}." for name, value in machine["waiting"].items())
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -149,7 +149,7 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def of_answers() -> Iterator[str]:
-    """How answers are measured."""
+    """The method for answers."""
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
         "`heedful.optimize`; `compiled` is optimised with `compiled_decoding=True`. Where cores are busy, another "
@@ -165,7 +165,7 @@ def of_answers() -> Iterator[str]:
 
 
 def of_steps() -> Iterator[str]:
-    """How steps of training are measured."""
+    """The method for steps of training."""
     yield (
         "A step of training is forward, backward, gradients clipped to a norm of 1, and AdamW, on the same "
         "batch each time, without dropout unless the title says so, with weights in float32 (under bfloat16: "
@@ -181,7 +181,7 @@ def of_steps() -> Iterator[str]:
 
 
 def left(told: Mapping[str, Any]) -> Iterator[str]:
-    """What is not there, and why."""
+    """The programs that were left out, and the reasons."""
     yield "## What is not measured"
     reasons = {name: why for row in told["left_out"].values() for name, why in row.items()}
     general = (

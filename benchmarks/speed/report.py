@@ -1,4 +1,4 @@
-"""What is printed: a table a work, what was left out, the ceilings."""
+"""The printed report: a table a work, the programs left out, the ceilings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def faster(one: Mapping[str, Any]) -> str:
-    """How many times as fast ours is as this; of ours, how many times as fast it is as its float32."""
+    """The speed of ours divided by this program's; for ours, its speed divided by that of its float32."""
     if one.get("ours_faster"):
         return f"{one['ours_faster']:.2f} ×"
     over = one.get("over_float32")
@@ -67,7 +67,7 @@ def ceilings(found: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def unit(ceiling: str) -> str:
-    """What a ceiling is given in."""
+    """The unit of a ceiling."""
     return "GB/s" if ceiling in ("read", "copy") else "billion operations a second"
 
 

@@ -24,7 +24,7 @@ TURN = 0.5  # seconds that a turn lasts at least; small works are done several t
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How everything is run."""
+    """Settings of all rounds."""
 
     folder: Path  # of weights, answers and the workers' log
     rounds: int
@@ -70,7 +70,7 @@ class Worker:
 
 @dataclass
 class Times:
-    """What the rounds of one work gave: seconds of each competitor, ceilings, the files of answers."""
+    """The results of the rounds of one work: seconds of each competitor, ceilings, the files of answers."""
 
     seconds: dict[Competitor, list[float]] = field(default_factory=dict)
     ceilings: list[dict[str, float]] = field(default_factory=list)

@@ -37,7 +37,7 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def computed(precision: str, device: str) -> AbstractContextManager[Any]:
-    """What a forward pass stands in: weights stay float32, bfloat16 is for products."""
+    """The context of a forward pass: weights stay float32, bfloat16 is for products."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.partition(":")[0], getattr(torch, precision))

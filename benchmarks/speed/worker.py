@@ -41,7 +41,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 class Programs:
-    """What is open in this process, and the calls that were made ready."""
+    """Programs that are open in this process, and the calls that were made ready."""
 
     def __init__(self) -> None:
         self.ready: dict[str, Ready] = {}
@@ -95,7 +95,7 @@ class Programs:
 
 
 def as_array(answer: Any) -> np.ndarray:
-    """What a program returned: a tensor of any kind, an array or lists."""
+    """The answer of a program, which is a tensor of any kind, an array or lists, as an array."""
     if hasattr(answer, "detach"):
         answer = answer.detach().cpu()
         answer = answer.float() if answer.is_floating_point() else answer

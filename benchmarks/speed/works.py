@@ -1,4 +1,4 @@
-"""What is measured: rows of works, their sizes, their inputs, and which programs do them. Nothing imports torch.
+"""The measured works: rows of works, their sizes, their inputs, and which programs do them. Nothing imports torch.
 
 Rows whose names begin with "train-" train, the others answer. Those that begin with "busy-" are the same works of batch
 1 while another process keeps all cores busy. Inputs are functions of the work alone, so that every program is asked the
@@ -48,14 +48,14 @@ class Work:
 
     @property
     def unit(self) -> str:
-        """What a time is given for."""
+        """The unit of work that a time is given for."""
         if self.steps:
             return "ms a step"
         return "ms a token" if self.action == "generation" else "ms a batch"
 
     @property
     def units(self) -> int:
-        """How many of them one run of the work has: a step of a batch of generations makes one token in each row."""
+        """The number of them in one run of the work: a step of a batch of generations makes one token in each row."""
         return self.new if self.action == "generation" else self.steps or 1
 
     @property
@@ -65,12 +65,12 @@ class Work:
 
     @property
     def is_busy(self) -> bool:
-        """Whether another process keeps all cores busy meanwhile."""
+        """True if another process keeps all cores busy meanwhile."""
         return self.row.startswith(BUSY)
 
     @property
     def family(self) -> str:
-        """What kind of model it is for: "gpt2", "llama", "pair", "bert", "deberta" or "vit"."""
+        """The kind of model it is for: "gpt2", "llama", "pair", "bert", "deberta" or "vit"."""
         return self.model.partition("-")[0]
 
     @property
@@ -129,12 +129,12 @@ class Competitor:
 
     @property
     def name(self) -> str:
-        """How the table calls it."""
+        """The name in the table."""
         return f"{self.program} {self.precision}" + (f", {self.way}" if self.way else "")
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the one that others are compared with."""
+        """True for the one that others are compared with."""
         return self.program == "ours" and not self.way
 
 
@@ -224,7 +224,7 @@ TITLES = {
 
 
 def title(row: str) -> str:
-    """What the page calls a row."""
+    """The title of a row on the page."""
     busy = ", while another process keeps all cores busy" if row.startswith(BUSY) else ""
     return f"{TITLES[row.removeprefix(BUSY)]}{busy}"
 

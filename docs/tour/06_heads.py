@@ -76,7 +76,7 @@ heads(maps, 0, 1, "Head 1 attends to the previous word")
 
 
 def numbers(*parts: torch.nn.Module) -> int:
-    """How many parameters there are."""
+    """The number of parameters."""
     return sum(p.numel() for part in parts for p in part.parameters())
 
 

@@ -75,7 +75,7 @@ NOTES = cache(openvino_writer._precision_notes)
 
 @pytest.fixture(autouse=True)
 def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this machine rounds to by default, a process of its own tells; it is started once, not for each export."""
+    """The type that this machine rounds to by default, asked in one process for all exports."""
     monkeypatch.setattr(openvino_writer, "_precision_notes", NOTES)
 
 

@@ -201,7 +201,7 @@ def _frame(error: BaseException) -> str:
 
 
 def _relative(given: tuple[Any, ...]) -> bool:
-    """Whether a path is seen from an open folder, which was looked at when a whole tree began to be taken away."""
+    """True for a path below an open folder; the folder is opened before its tree is removed."""
     return any(isinstance(one, int) and one > 2 for one in given[1:])
 
 

@@ -45,7 +45,7 @@ def toy(family: str, seed: int) -> Any:
 
 
 def allowed(tokens: Tokens, before: Tokens, given: Tokens, options: dict[str, Any]) -> bool:
-    """Whether a sequence keeps the rules, ends where it must, and not before it may."""
+    """True for a sequence that keeps the rules, ends where it must, and not before it may."""
     stop = any(string in Letters().decode([tokens])[0] for string in options.get("stop_strings", ()))
     early = any(
         string in Letters().decode([tokens[:n]])[0]

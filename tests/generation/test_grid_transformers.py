@@ -72,7 +72,7 @@ CLOSE = 1e-5
 
 
 def gap(index: int, ours: Any, theirs: Any) -> float:
-    """How far apart the two answers are in score at rank ``index``; of greedy decoding where their tokens part."""
+    """Difference of the scores of the two answers at rank ``index``; of greedy decoding, where their tokens part."""
     (our_rows, our_scores), (their_rows, their_scores, steps) = ours, theirs
     if their_scores:
         return abs(our_scores[index] - their_scores[index])

@@ -196,7 +196,7 @@ def test_the_command_line_s_options_are_these():
 
 @pytest.mark.parametrize("value", [-11, -1, 0, 1, 2, 10**5, 2**40, 2**65, -1.5, 1e-30, 1e-3, 0.5, 1.5, 9e5])
 def test_the_command_line_has_the_bounds_of_the_options(value):
-    """What one refuses the other refuses too, but for numbers from 1e6 on, which are bounded as a whole."""
+    """Both refuse the same values, except numbers from 1e6 on, which have one bound together."""
     from heedful.generation.options import DecodingSettings
 
     def is_taken(check, *arguments, **options):

@@ -64,7 +64,7 @@ def sampled(model: Any, ids: Tensor, mask: Tensor | None, **options: Any) -> lis
 
 
 def to_border(model: Any, prompt: Tensor, one: list[int], other: list[int], options: dict[str, Any]) -> float:
-    """How far the number drawn lies from the farthest border between the first tokens that differ, in float64."""
+    """Distance of the drawn number from the farthest border between the first tokens that differ, in float64."""
     place = next(n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     exact = copy.deepcopy(model).double()
     kept: list[Tensor] = []

@@ -55,7 +55,7 @@ def expected(scores: Tensor, ids: Tensor, given: Tensor, prompt: int, options: d
 
 
 def tail(counts: Tensor, p: Tensor) -> float:
-    """How probable it is that a G as large as that of ``counts`` (V,) comes of probabilities ``p``."""
+    """Probability of a G at least as large as that of ``counts`` (V,), under the probabilities ``p``."""
     wanted = p * counts.sum()
     often = wanted >= 5
     seen = torch.cat((counts[often], counts[~often].sum()[None]))

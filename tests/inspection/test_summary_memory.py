@@ -138,7 +138,7 @@ def test_encoders_and_images_have_no_cache() -> None:
 
 
 def runs_fused(model: Model, inputs: list[Tensor]) -> bool:
-    """Whether a real forward gets through with fused kernels alone."""
+    """True if a real forward pass runs with fused kernels alone."""
     try:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             model(*inputs)

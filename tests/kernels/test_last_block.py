@@ -73,7 +73,7 @@ def vision(head: ImageHead, prefix: Any = "class") -> Model:
 
 
 def rows_of_last(model: Model, *given: Any) -> list[int]:
-    """How many tokens the last block's feed-forward is given in a call."""
+    """Number of tokens that the last block's feed-forward is given in a call."""
     stack = next(part for name, part in model.named_children() if name in ("encoder", "decoder"))
     feed, seen = stack.block[-1].feed_forward, []
     own = feed.forward

@@ -74,7 +74,7 @@ def scored(model: nn.Module) -> Tensor:
 
 @pytest.fixture(params=[False, True], ids=["", "filled"])
 def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether rows are filled up to a number whose kernels come again: here, of three."""
+    """Both forms: rows as they are, and filled up to a multiple of a number, here of three."""
     monkeypatch.setattr(unpadded, "kernels_depend_on_rows", lambda: request.param)
     monkeypatch.setattr(unpadded, "rounded_rows", lambda rows: -(-rows // 3) * 3)
     return bool(request.param)

@@ -329,7 +329,7 @@ def test_shared_heads_are_repeated_for_an_older_pytorch(shared: bool, monkeypatc
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether PyTorch's function was called with shared heads, call by call."""
+    """For each call of PyTorch's function, True if it had shared heads."""
     seen: list[bool] = []
     inner = F.scaled_dot_product_attention
 

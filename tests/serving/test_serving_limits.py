@@ -696,7 +696,7 @@ def test_the_bytes_of_an_image_are_no_values(served: Callable[[str], Running], m
     [b"", b"{", b'{"prompt": "a"}x', b'{"prompt": "\xed\xa0\x80"}', b'{"prompt": "\xff"}', b"[" * 999, b"1" * 5000],
 )
 @pytest.mark.parametrize(("task", "path"), sorted({(task, path) for task, path, _ in MANY}))
-def test_what_is_not_json_is_the_clients_error(
+def test_a_body_that_is_not_json_is_the_clients_error(
     served: Callable[[str], Running], task: str, path: str, content: bytes
 ) -> None:
     response = served(task).http.post(path, content=content, headers={"Content-Type": "application/json"})

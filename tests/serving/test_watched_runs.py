@@ -216,7 +216,9 @@ def test_where_a_run_stands(tmp_path: Path) -> None:
         ({"max_steps": None}, {"step": 5}, None),
     ],
 )
-def test_how_far_it_is(tmp_path: Path, limits: dict[str, Any], line: dict[str, Any], share: float | None) -> None:
+def test_the_share_of_a_run_that_is_done(
+    tmp_path: Path, limits: dict[str, Any], line: dict[str, Any], share: float | None
+) -> None:
     folder = begun(tmp_path / "run", **limits)
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     assert only(Runs([str(tmp_path)]))["share"] == share

@@ -65,7 +65,7 @@ def plain(head: nn.Module, hidden: Tensor, labels: Tensor, smoothing: float) -> 
 
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a loss was made in chunks."""
+    """Counts the losses that are computed in chunks."""
     called: list[int] = []
     apply = ChunkedLoss.apply
 
@@ -79,14 +79,14 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(params=[0, 10**9], ids=["in chunks", "at once"])
 def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether all logits are made at once."""
+    """Tells if all logits are computed at once."""
     monkeypatch.setattr(module, "CHUNKED_FROM", request.param)
     return bool(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["", "aligned"])
 def aligned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether W has a multiple of 64 rows in its products, as on a GPU."""
+    """Both forms of W in its products: as it is, and with a multiple of 64 rows, as on a GPU."""
     monkeypatch.setattr(module, "pads_vocabulary", lambda device: request.param)
     return bool(request.param)
 

@@ -36,7 +36,7 @@ PARITIES = ("even", "odd")
 
 
 class DigitParity(Task):
-    """Whether the sum of the digits of a text is even or odd: one token a digit, no tokenizer."""
+    """Predicts if the sum of the digits of a text is even or odd: one token a digit, no tokenizer."""
 
     name: ClassVar[str] = "digit-parity"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "label": "label"})

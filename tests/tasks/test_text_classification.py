@@ -338,7 +338,7 @@ def test_whole_words_are_tokens_if_few_are_new(new: int, kind: str) -> None:
 
 @pytest.mark.parametrize(("change", "lr"), [({}, 5e-5 * 768 / 32), ({"kv_heads": 1}, 5e-5 * 768 / 32)])
 def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int], lr: float, tmp_path: Path) -> None:
-    """Whether the folder is BERT's or in our own layout; a rate that is asked for needs no folder."""
+    """The same in BERT's layout and in our own; a given rate needs no folder."""
     asked = settings(model=ModelSettings(dim=32, heads=2, depth=1, **change))
     task = TextClassification.prepare(SINGLE, asked)
     folder = str(saved(task, heedful.create(task.config(asked), seed=0), tmp_path / "model"))

@@ -96,7 +96,7 @@ def stopped(ranks: Ranks, at: Any = None, functions: Any = None, **options: Any)
 
 
 def searched(ranks: Ranks, pooled: Any) -> dict[str, Any]:
-    """Whether DDP searches for unused parameters, and whether the run is that of a DDP which always does.
+    """Tells if DDP searches for unused parameters, and if the run is that of a DDP which always does.
 
     ``pooled(step)`` says which batches use the pooler.
     """

@@ -43,7 +43,7 @@ def launched(processes: int, *arguments: object) -> subprocess.Popen[str]:
 
 
 def done(processes: int, *arguments: object) -> tuple[str, str]:
-    """What the processes of a run wrote, all together; they are started without torchrun."""
+    """The output of all processes of a run, which are started without torchrun."""
     ended = fresh_process.run_ranks(processes, *arguments)
     out, err = "".join(each.stdout for each in ended), "".join(each.stderr for each in ended)
     assert [each.returncode for each in ended] == [0] * processes, err[-3000:]

@@ -24,7 +24,7 @@ def state(step, fill):
 
 
 def written_later(monkeypatch):
-    """Whether the library has begun to write, and what lets it go on."""
+    """Two events: the library has begun to write, and it may go on."""
     begun, go_on, save = threading.Event(), threading.Event(), sharded.dcp.save
 
     def held(*arguments, **options):

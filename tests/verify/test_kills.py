@@ -112,7 +112,7 @@ def test_kills_of_all_processes_and_of_one_change_nothing(
         ("echo 'heedful: another process has gone' >&2; sleep 9", None),
     ],
 )
-def test_how_the_others_end_is_seen(
+def test_the_end_of_the_other_processes_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, left_running: str | None
 ) -> None:
     script = tmp_path / "run"

@@ -203,7 +203,7 @@ def test_it_follows_without_being_loaded_again(
 
 
 def inked(page: Any) -> dict[str, int]:
-    """How many pixels of the loss curves are of each run's colour, and not pale."""
+    """Number of pixels of the loss curves in each run's full colour."""
     return page.evaluate(
         """() => { const canvas = document.querySelector(".loss canvas"), found = {};
         const style = getComputedStyle(document.documentElement);

@@ -27,7 +27,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a program is opened with."""
+    """Settings that a program is opened with."""
 
     model: Path  # the folder that the program reads: see weights.place
     precision: str

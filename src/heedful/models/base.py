@@ -53,7 +53,7 @@ OTHER_NAMES = {
 
 @dataclass(slots=True)
 class ModelFolder:
-    """What a model keeps of the folder that it was read from, to be written again; empty for a new model."""
+    """Facts about the folder that a model was read from, which writing it again needs; empty for a new model."""
 
     source: str = ""  # the folder's whole path, or the Hub's "org/name@revision"
     layout: str = ""  # model type of the folder; the model is written in its layout if that can express it
