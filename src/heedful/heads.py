@@ -7,8 +7,6 @@ None.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +23,6 @@ from heedful.config import (
     SpanHead,
     TokenHead,
 )
-from heedful.errors import HeedfulError
 from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
 from heedful.layers.linear import Linear
@@ -229,44 +226,12 @@ class ImageClassifier(nn.Module):
         return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
 
 
-@dataclass(frozen=True)
-class OutputShape:
-    """Shape that a registered head must return: that of the head in whose place it stands."""
-
-    config: Head
-    vocabulary: int | None  #: size of the token embedding
-
-    def check(self, hidden: Tensor, output: Tensor) -> None:
-        """Raises ``HeedfulError`` if the head's ``output`` for ``hidden`` (B, T, D) or (N, D) has another shape."""
-        batch, tokens = hidden.shape[:1], hidden.shape[:-1]
-        returned = tuple(output.shape) if isinstance(output, Tensor) else ()
-        wanted: tuple[Any, ...]
-        match self.config:
-            case SequenceHead(labels=labels) | ImageHead(labels=labels):
-                names, wanted = "(batch, labels)", (*batch, labels)
-            case TokenHead(labels=labels):
-                names, wanted = "(batch, tokens, labels)", (*tokens, labels)
-            case SpanHead():
-                names, wanted = "(batch, tokens, 2)", (*tokens, 2)
-            case LanguageHead() | MaskedHead():
-                names, wanted = "(batch, tokens, vocabulary)", (*tokens, self.vocabulary)
-            case _:
-                names, wanted = "(batch, width)", (*batch, returned[-1] if returned else hidden.size(-1))
-        if returned != wanted:
-            names = names if len(tokens) > 1 else names.replace("batch, ", "")
-            described = returned if isinstance(output, Tensor) else type(output).__name__
-            raise HeedfulError(
-                f"the head {getattr(self.config, 'head', '')!r} returned {described}, not {wanted}: a head of kind "
-                f"{self.config.kind!r} returns {names}; correct its forward"
-            )
-
-
 def checked_output(head: nn.Module, hidden: Tensor, output: Tensor) -> Tensor:
     """Returns the ``output`` of ``head`` for ``hidden``; raises ``HeedfulError`` if a registered head returned another
     shape than the head in whose place it stands.
     """
     shape = getattr(head, "registered_output", None)
-    if isinstance(shape, OutputShape) and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+    if shape is not None and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
         shape.check(hidden, output)
     return output
 
@@ -284,9 +249,7 @@ def head_of(config: Head, dim: int, token: nn.Embedding | None = None, prefix_to
         prefix_tokens: number of tokens before an image's patches.
     """
     if not isinstance(config, NoHead) and config.head in HEADS:
-        head: Any = HEADS[config.head](config, dim, token)
-        head.registered_output = OutputShape(config, None if token is None else token.num_embeddings)
-        return head
+        return HEADS[config.head](config, dim, token)
     return _BUILDERS[type(config)](config, dim, token, prefix_tokens)
 
 

@@ -13,10 +13,22 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
 
-from heedful.config import REGISTERED, Norm, Position
+from heedful.config import (
+    REGISTERED,
+    Head,
+    ImageHead,
+    LanguageHead,
+    MaskedHead,
+    Norm,
+    Position,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
 from heedful.data.rows import required_columns
 from heedful.errors import HeedfulError, nearest
 
@@ -143,6 +155,40 @@ def _maker(kind: str, name: str, thing: Any) -> Callable[..., Any]:
     return make
 
 
+@dataclass(frozen=True)
+class OutputShape:
+    """Shape that a registered head must return: that of the head in whose place it stands."""
+
+    config: Head
+    vocabulary: int | None  #: size of the token embedding
+
+    def check(self, hidden: Any, output: Any) -> None:
+        """Raises ``HeedfulError`` if the head's ``output`` for ``hidden`` (B, T, D) or (N, D) has another shape."""
+        from torch import Tensor
+
+        batch, tokens = hidden.shape[:1], hidden.shape[:-1]
+        returned = tuple(output.shape) if isinstance(output, Tensor) else ()
+        wanted: tuple[Any, ...]
+        match self.config:
+            case SequenceHead(labels=labels) | ImageHead(labels=labels):
+                names, wanted = "(batch, labels)", (*batch, labels)
+            case TokenHead(labels=labels):
+                names, wanted = "(batch, tokens, labels)", (*tokens, labels)
+            case SpanHead():
+                names, wanted = "(batch, tokens, 2)", (*tokens, 2)
+            case LanguageHead() | MaskedHead():
+                names, wanted = "(batch, tokens, vocabulary)", (*tokens, self.vocabulary)
+            case _:
+                names, wanted = "(batch, width)", (*batch, returned[-1] if returned else hidden.size(-1))
+        if returned != wanted:
+            names = names if len(tokens) > 1 else names.replace("batch, ", "")
+            described = returned if isinstance(output, Tensor) else type(output).__name__
+            raise HeedfulError(
+                f"the head {getattr(self.config, 'head', '')!r} returned {described}, not {wanted}: a head of kind "
+                f"{self.config.kind!r} returns {names}; correct its forward"
+            )
+
+
 def _add_norm(name: str, thing: Any) -> None:
     from heedful.layers.norm import NORMS
 
@@ -160,9 +206,10 @@ def _add_position(name: str, thing: Any) -> None:
 
 
 def _add_attention(name: str, thing: Any) -> None:
-    from heedful.layers.attention import ATTENTIONS, CustomAttention
+    from heedful.kernels.registered_attention import RegisteredAttention
+    from heedful.layers.attention import ATTENTIONS
 
-    ATTENTIONS[name] = CustomAttention(name, thing)
+    ATTENTIONS[name] = RegisteredAttention(name, thing)
 
 
 def _add_feed_forward(name: str, thing: Any) -> None:
@@ -180,7 +227,14 @@ def _add_block(name: str, thing: Any) -> None:
 def _add_head(name: str, thing: Any) -> None:
     from heedful.heads import HEADS
 
-    HEADS[name] = _maker("head", name, thing)
+    make = _maker("head", name, thing)
+
+    def head(config: Any, dim: int, token: Any) -> Any:
+        part = make(config, dim, token)
+        part.registered_output = OutputShape(config, None if token is None else token.num_embeddings)
+        return part
+
+    HEADS[name] = head
 
 
 def _add_optimizer(name: str, thing: Any) -> None:

@@ -26,11 +26,11 @@ from heedful.inspection.attention_maps import precise
 from heedful.inspection.probe import AttentionProbe, Edit, Hooked, Read, Tap
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
+from heedful.kernels.registered_attention import RegisteredAttention
 from heedful.layers.attention import (
     BATCH,
     Attention,
     Bias,
-    CustomAttention,
     add_value_rows,
     attention_scores,
     repeat_shared_rows,
@@ -125,7 +125,7 @@ class ObservedAttention:
             raise HeedfulError(
                 f"the attention {name!r} does not use softmax, so it has no scores; record or edit 'pattern' instead"
             )
-        if not isinstance(attend, CustomAttention):
+        if not isinstance(attend, RegisteredAttention):
             raise HeedfulError(
                 f"the attention function {name!r} is not registered, so its weights are not known; register it "
                 "with its weights: heedful.register('attention', ...)"

@@ -25,7 +25,8 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import KERNELS
-from heedful.layers.attention import ATTENTIONS, Attention, CustomAttention
+from heedful.kernels.registered_attention import RegisteredAttention
+from heedful.layers.attention import ATTENTIONS, Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ScaledLinear
 from heedful.models import Ensemble, Model
@@ -167,7 +168,7 @@ def check_parts(model: Model) -> None:
                 "new part: a folder would lose it; register it (heedful.register) and name it in the configuration"
             )
         if isinstance(part, Attention) and part.attend not in KERNELS["attend"]:
-            if isinstance(part.attend, CustomAttention) and part.attend.__name__ in ATTENTIONS:
+            if isinstance(part.attend, RegisteredAttention) and part.attend.__name__ in ATTENTIONS:
                 continue
             name = getattr(part.attend, "__name__", type(part.attend).__name__)
             raise HeedfulError(
