@@ -26,6 +26,7 @@ from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.training import Checkpoints, Loop, report
 from heedful.training import run as training
 from heedful.training.resolve import suggested, with_recipe
@@ -383,6 +384,11 @@ def test_settings_of_other_tasks_are_refused(
                 with_recipe(kind, settings)
         else:
             with_recipe(kind, settings)
+
+
+def test_the_table_of_used_settings_is_that_of_the_classes() -> None:
+    classes = [tasks.get(name, kind) for name, entry in tasks.TASKS.items() for kind in (None, *entry.variants)]
+    assert {kind.__name__: kind.used_settings for kind in classes} == USED_SETTINGS
 
 
 SETTINGS = {  # of some tasks, in the order of the settings

@@ -46,6 +46,7 @@ def forked(folder: Path, code: str, *tokens: str, imports: str) -> subprocess.Co
         (["--help"], 0, "heedful demo"),
         (["train", "--help"], 0, "--training.lr"),
         (["train", "--help-all"], 0, "--training.betas"),
+        (["train", "text-classification", "--help"], 0, "--data.label-kind"),
         (["predict", "--help"], 0, "--num-beams"),
         (["--version"], 0, "."),
         (["tasks"], 0, "translation"),

@@ -160,19 +160,30 @@ def main_metrics(name: str) -> Sequence[str]:
 
 def specific_settings() -> frozenset[str]:
     """Returns the settings ("section" or "section.name") that some tasks use and others do not."""
-    paths = [path for entry in TASKS.values() for path in (entry.path, *entry.variants.values())]
-    return frozenset[str]().union(*(_imported(path).used_settings for path in paths))
+    return frozenset[str]().union(*map(_used_settings, TASKS))
 
 
 def uses(name: str, setting: str) -> bool:
     """Returns True if the task, or one of its variants, uses a task-specific setting."""
-    return any(setting in get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
+    return setting in _used_settings(name)
 
 
 def unused_settings(name: str) -> frozenset[str]:
     """Returns the settings ("section" or "section.name") that other tasks use, and no variant of this task does."""
-    used = (get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
-    return specific_settings().difference(*used)
+    check(name)
+    return specific_settings() - _used_settings(name)
+
+
+def _used_settings(name: str) -> frozenset[str]:
+    """Returns the task-specific settings that the task or a variant uses; a file that is not ours is imported."""
+    from heedful.tasks.used_settings import USED_SETTINGS
+
+    used = frozenset[str]()
+    for path in (TASKS[name].path, *TASKS[name].variants.values()):
+        module, _, attribute = path.partition(":")
+        ours = module.startswith("heedful.")
+        used |= USED_SETTINGS[attribute] if ours else _imported(path).used_settings
+    return used
 
 
 def idle_settings(kind: type[Task], given: Iterable[str]) -> list[str]:

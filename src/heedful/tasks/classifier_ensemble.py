@@ -29,6 +29,7 @@ from heedful.tasks.task import Batch, Task
 from heedful.tasks.text_classification import TextClassification, texts_of_rows
 from heedful.tasks.text_pairs import EncodedPair, columns_of
 from heedful.tasks.token_vectors import token_vectors
+from heedful.tasks.used_settings import USED_SETTINGS
 
 BIGRAM_STD = 1e-3  # of the first embeddings of a member that reads pairs
 VECTOR_STD, BIGRAM_VECTOR_STD = 0.5, 0.1  # of vectors of tokens; in a member that reads pairs they are not normed
@@ -58,7 +59,7 @@ class ClassifierEnsemble(TextClassification):
         texts: all texts of a new run, labelled or not.
     """
 
-    used_settings: ClassVar[frozenset[str]] = TextClassification.used_settings | {"unlabelled"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["ClassifierEnsemble"]
     unknown_remedy: ClassVar[str | None] = None  # other members read pieces of the words that one does not know
 
     def __init__(self, members: Sequence[TextClassification], texts: Sequence[str] = ()) -> None:

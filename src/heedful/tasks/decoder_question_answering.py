@@ -24,6 +24,7 @@ from heedful.tasks.passages import STRIDE
 from heedful.tasks.questions import question_and_context
 from heedful.tasks.task import Batch, Encoded, Prediction
 from heedful.tasks.text_generation import TextGeneration
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 
 CONTEXT = 512  # default tokens of an example of a new model, or of a model without a limit
@@ -41,9 +42,7 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     """
 
     unit = "answer_tokens"
-    used_settings: ClassVar[frozenset[str]] = (TextGeneration.used_settings | {"data.stride"}) - {
-        *("data.document_mask", "preference", "tokenizer.chat_template")  # of documents, preferences and conversations
-    }
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["DecoderQuestionAnswering"]
     options: ClassVar[frozenset[str]] = TextGeneration.options | {"stride", "null_threshold"}
     display_options: ClassVar[frozenset[str]] = TextGeneration.display_options
 

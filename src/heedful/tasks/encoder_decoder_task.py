@@ -37,7 +37,7 @@ from heedful.tasks.model_setup import (
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import interleave_passes, repeat_batch
-from heedful.tasks.task import EVALUATED, TEXTS, Batch, Task
+from heedful.tasks.task import EVALUATED, Batch, Task
 from heedful.tasks.token_batches import (
     IGNORED,
     GeneratedText,
@@ -49,13 +49,12 @@ from heedful.tasks.token_batches import (
     seed_per_prompt,
     with_label_index,
 )
+from heedful.tasks.used_settings import ENCODER_DECODER
 from heedful.text import Tokenizer
 from heedful.util import sharding
 from heedful.util.exact import as_float64
 
 Pair = tuple[list[int], list[int]]
-# settings of encoder-decoders
-SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"})
 
 
 class EncoderDecoderTask(Task):
@@ -72,7 +71,7 @@ class EncoderDecoderTask(Task):
     """
 
     unit = "target_tokens"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
+    used_settings: ClassVar[frozenset[str]] = ENCODER_DECODER
     # a source is read at once, and generation begins with the start token alone
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) - {
         *("context_keep", "prefill_chunk_size")

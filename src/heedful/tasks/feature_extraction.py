@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -43,7 +43,6 @@ from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, retrieva
 from heedful.tasks.task import (
     EVALUATED,
     SQUARE,
-    TEXTS,
     Baseline,
     Batch,
     Encoded,
@@ -55,6 +54,7 @@ from heedful.tasks.task import (
 )
 from heedful.tasks.text_pairs import fitted
 from heedful.tasks.token_batches import padded_with_mask
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
@@ -105,7 +105,7 @@ class FeatureExtraction(EncoderTask):
     additive_loss: ClassVar[bool] = False
     ranks_rows: ClassVar[bool] = True
     main_metric: str = "mrr"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {f"pooling.{field.name}" for field in fields(PoolingSettings)}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["FeatureExtraction"]
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig)

@@ -37,7 +37,6 @@ from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
     SEED,
-    SPAN_MASKING,
     document_numbers,
     drawn_positions,
     frequency_sums,
@@ -53,7 +52,6 @@ from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
     EVALUATED,
     SQUARE,
-    TEXTS,
     Baseline,
     Batch,
     Encoded,
@@ -64,6 +62,7 @@ from heedful.tasks.task import (
     short,
 )
 from heedful.tasks.token_batches import IGNORED, label_index, padded_with_mask, with_label_index
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
 from heedful.text.word_boundaries import word_joints
@@ -116,7 +115,7 @@ class FillMask(EncoderTask):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
     unit = "masked_tokens"
     main_metric: str = "loss"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | SPAN_MASKING
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["FillMask"]
     head_class: ClassVar[type[Head]] = MaskedHead
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
 

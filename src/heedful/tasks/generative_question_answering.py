@@ -21,6 +21,7 @@ from heedful.tasks.passages import STRIDE
 from heedful.tasks.questions import question_and_context
 from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Encoded, Prediction
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 
 
@@ -40,7 +41,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
     <class 'str'>
     """
 
-    used_settings: ClassVar[frozenset[str]] = BoundedSequenceToSequence.used_settings | {"data.stride"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["GenerativeQuestionAnswering"]
     options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride", "null_threshold"}
     known_models: ClassVar[known_models.KnownModels | None] = known_models.SEQUENCE_TO_SEQUENCE
     default_length: ClassVar[int] = 512

@@ -66,6 +66,7 @@ from heedful.tasks.task import (
     arrow_joined,
     short,
 )
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.util.random_state import seeded
 
 SMALLEST = "vit-micro"
@@ -95,9 +96,7 @@ class ImageClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
     unit = "images"
     main_metric: str = "accuracy"
-    used_settings: ClassVar[frozenset[str]] = frozenset(
-        {"image", "image.mixup", "model.patch_size", "model.class_token"}
-    )
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["ImageClassification"]
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k", "mirror"})
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 

@@ -29,7 +29,7 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, 
 from heedful.settings import DataSettings, ImageSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import nearest_images
-from heedful.tasks.encoder_decoder_task import SIDES, EncoderDecoderTask, with_loss
+from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, with_loss
 from heedful.tasks.generated_text_baselines import best_constant
 from heedful.tasks.image_inputs import (
     DecodedImages,
@@ -58,7 +58,6 @@ from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.task import (
     LINE,
     SAMPLES,
-    TEXTS,
     Baseline,
     Batch,
     Encoded,
@@ -69,6 +68,7 @@ from heedful.tasks.task import (
     short,
 )
 from heedful.tasks.token_batches import outputs_of_call, prediction_of
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 
 PATCHES_PER_SIDE = 8.0  # of a small image: a patch is smaller than the things that a text names
@@ -103,7 +103,7 @@ class ImageToText(EncoderDecoderTask):
     name: ClassVar[str] = "image-to-text"
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "text": "texts"})
     main_metric: str = "cider"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES | {"image", "model.patch_size", "model.class_token"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["ImageToText"]
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"encoder_no_repeat_ngram_size"}
 
     def __init__(

@@ -18,7 +18,6 @@ from heedful.tasks.model_setup import special_id
 from heedful.tasks.task import LINE, SAMPLES, LoggedSample, Task, short
 from heedful.text import Tokenizer
 
-SPAN_MASKING = frozenset({"masking", "masking.unit", "masking.span_length"})  # settings of models that mask spans
 SEED = 1  # of the masked tokens of an evaluation
 CHUNK = 1 << 20  # tokens read at a time
 SHUFFLED = 1 << 22  # maximum number of positions that are drawn by a permutation

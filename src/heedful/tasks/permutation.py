@@ -17,8 +17,9 @@ from heedful.models import Encoder, Model
 from heedful.settings import RunSettings
 from heedful.tasks.fill_mask import FillMask
 from heedful.tasks.masked_windows import SEED
-from heedful.tasks.task import TEXTS, Batch
+from heedful.tasks.task import Batch
 from heedful.tasks.token_batches import IGNORED, label_index, padded_with_mask, with_label_index
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 
 
@@ -38,7 +39,7 @@ class PermutationFillMask(FillMask):
     True
     """
 
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}  # its spans have lengths of their own
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["PermutationFillMask"]
     head_class: ClassVar[type[Head]] = LanguageHead
 
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:

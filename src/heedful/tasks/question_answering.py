@@ -40,8 +40,9 @@ from heedful.tasks.questions import (
     question_line,
     split_questions,
 )
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
+from heedful.tasks.task import Baseline, Batch, Encoded, Measured, Prediction
 from heedful.tasks.token_batches import padded, padded_with_mask
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 from heedful.text.post_processor import InputTemplate
 from heedful.text.word_boundaries import is_word_border
@@ -88,7 +89,7 @@ class QuestionAnswering(EncoderTask):
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     unit = "windows"
     main_metric: str = "f1"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["QuestionAnswering"]
     options: ClassVar[frozenset[str]] = frozenset(
         {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold", "align_to_words"}
     )

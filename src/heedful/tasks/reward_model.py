@@ -33,8 +33,9 @@ from heedful.tasks.preferences import (
     preference_line,
     preference_loss,
 )
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
+from heedful.tasks.task import Baseline, Batch, Encoded, Measured, Prediction
 from heedful.tasks.text_pairs import OUTPUT, SIDES, EncodedPair, TextPairTask, check_one_output
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer, chat_template
 
 COLUMNS: dict[str, Kind] = {
@@ -66,7 +67,7 @@ class RewardModel(TextPairTask):
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType(COLUMNS)
     main_metric: str = "accuracy"
-    used_settings: ClassVar[frozenset[str]] = TEXTS
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["RewardModel"]
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     unit = "pairs"
 

@@ -27,6 +27,7 @@ from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
 from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
+from heedful.tasks.used_settings import SEQUENCES
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -43,9 +44,7 @@ class SequenceToSequence(EncoderDecoderTask):
     The arguments are those of ``EncoderDecoderTask``.
     """
 
-    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {
-        *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
-    }
+    used_settings: ClassVar[frozenset[str]] = SEQUENCES
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # defaults by the number of pairs
     default_length: ClassVar[int]  # default maximum number of tokens of a side

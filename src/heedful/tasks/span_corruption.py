@@ -35,7 +35,6 @@ from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
 from heedful.tasks.masked_windows import (
     SEED,
-    SPAN_MASKING,
     document_numbers,
     frequency_metrics,
     frequency_sums,
@@ -65,6 +64,7 @@ from heedful.tasks.token_batches import (
     padded_with_mask,
     seed_per_prompt,
 )
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_sentinels, fill_sentinels, sentinel_ids, sentinel_spans, span_text
 from heedful.util import sharding
@@ -105,7 +105,7 @@ class SpanCorruption(EncoderDecoderTask):
     main_metric: str = (
         "perplexity"  # not "loss", which counts other tokens than an encoder's and must not be compared with it
     )
-    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | SPAN_MASKING
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["SpanCorruption"]
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings", "num_return_sequences"}
 
     window: int | None = None  # default number of tokens of a window, special tokens included

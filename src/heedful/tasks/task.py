@@ -20,6 +20,7 @@ from heedful.data.batching import evaluation_batches
 from heedful.data.split import content_digest
 from heedful.errors import HeedfulError
 from heedful.pretrained import load
+from heedful.tasks.used_settings import TEXTS
 from heedful.util import sharding
 from heedful.util.escaping import pictured
 from heedful.util.to_device import to_device
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
-TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # settings of all tasks of texts
 EVALUATED = 4096  # default number of tokens in a batch of evaluation or prediction
 EXAMPLE_LENGTH = 60  # characters of an example on the command line
 SQUARE = 512  # a batch holds fewer examples that are longer, since attention grows with the square of the length

@@ -43,8 +43,9 @@ from heedful.tasks.labels import (
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.preferences import are_preferences
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
+from heedful.tasks.task import Baseline, Batch, Encoded, Measured, Prediction, short
 from heedful.tasks.text_pairs import SIDES, EncodedPair, TextPairTask, columns_of
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 
@@ -88,10 +89,7 @@ class TextClassification(TextPairTask):
         }
     )
     main_metric: str = "accuracy"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {
-        *("data.label_kind", "data.label_separator"),
-        *("model.r_drop", "model.members", "pooling.kind"),
-    }
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TextClassification"]
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})

@@ -80,7 +80,6 @@ from heedful.tasks.task import (
     EVALUATED,
     LINE,
     SAMPLES,
-    TEXTS,
     Baseline,
     Batch,
     Encoded,
@@ -101,6 +100,7 @@ from heedful.tasks.token_batches import (
     prediction_of,
     seed_per_prompt,
 )
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer, chat_template
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -139,14 +139,7 @@ class TextGeneration(Task):
         }
     )
     main_metric: str = "loss"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {
-        "data.document_mask",
-        "model.decoder_depth",
-        "model.window",
-        "model.tied",
-        "preference",
-        "tokenizer.chat_template",
-    }
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TextGeneration"]
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) | RANKING
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 

@@ -29,8 +29,9 @@ from heedful.settings import RunSettings
 from heedful.tasks import no_effect
 from heedful.tasks.baselines import ridge_text
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
-from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction
+from heedful.tasks.task import Baseline, Batch, Measured, Prediction
 from heedful.tasks.text_pairs import OUTPUT, EncodedPair, TextPairTask, check_one_output, columns_of
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.text import Tokenizer
 
 
@@ -52,7 +53,7 @@ class TextRegression(TextPairTask):
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "number"})
     main_metric: str = "r2"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "pooling.kind"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TextRegression"]
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
 
     def __init__(

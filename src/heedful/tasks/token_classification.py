@@ -30,8 +30,9 @@ from heedful.tasks.generated_text_baselines import SAMPLE
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.labels import stored_label_names
 from heedful.tasks.model_setup import check_classifier, load_with_head, tokenizer_of
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, arrow_joined, short
+from heedful.tasks.task import Baseline, Batch, Encoded, Measured, Prediction, arrow_joined, short
 from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
+from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.tasks.word_splitting import WordSplitting
 from heedful.tasks.word_tokens import (
     WordTokens,
@@ -95,7 +96,7 @@ class TokenClassification(EncoderTask):
     columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
     unit = "words"
     main_metric: str = "f1"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.stride", "data.strip_prefix"}
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TokenClassification"]
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
 
     def __init__(

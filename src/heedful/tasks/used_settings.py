@@ -1,0 +1,42 @@
+"""Settings that some tasks use and others do not, as "section" or "section.name", by the class of a task.
+
+The help of a task shows those of its classes, and a run refuses the others. This file imports no torch, so that the
+help comes at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from heedful.settings import PoolingSettings
+
+TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # of all tasks of texts
+SPAN_MASKING = frozenset({"masking", "masking.unit", "masking.span_length"})  # of models that mask spans
+ENCODER_DECODER = TEXTS | {"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"}
+SEQUENCES = ENCODER_DECODER | {"data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop"}
+LABELS = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop", "model.members", "pooling.kind"}
+DOCUMENTS = TEXTS | {"data.document_mask", "model.decoder_depth", "model.window", "model.tied"}
+DOCUMENTS |= {"preference", "tokenizer.chat_template"}
+PATCHES = frozenset({"image", "model.patch_size", "model.class_token"})
+
+USED_SETTINGS = {
+    "Translation": SEQUENCES,
+    "Summarization": SEQUENCES,
+    "GenerativeQuestionAnswering": SEQUENCES | {"data.stride"},
+    "DecoderQuestionAnswering": (DOCUMENTS | {"data.stride"})
+    - {"data.document_mask", "preference", "tokenizer.chat_template"},  # of documents, preferences and conversations
+    "TextGeneration": DOCUMENTS,
+    "PreferenceTuning": DOCUMENTS,
+    "TextClassification": LABELS,
+    "ClassifierEnsemble": LABELS | {"unlabelled"},
+    "TextRegression": TEXTS | {"data.label_kind", "pooling.kind"},
+    "RewardModel": TEXTS,
+    "TokenClassification": TEXTS | {"data.stride", "data.strip_prefix"},
+    "QuestionAnswering": TEXTS | {"data.stride"},
+    "FillMask": TEXTS | SPAN_MASKING,
+    "SpanCorruption": ENCODER_DECODER | SPAN_MASKING,
+    "PermutationFillMask": TEXTS | {"masking"},  # its spans have lengths of their own
+    "FeatureExtraction": TEXTS | {f"pooling.{field.name}" for field in fields(PoolingSettings)},
+    "ImageClassification": PATCHES | {"image.mixup"},
+    "ImageToText": ENCODER_DECODER | PATCHES,
+}
