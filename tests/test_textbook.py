@@ -45,7 +45,8 @@ from heedful.layers import (
     padding_mask,
 )
 from heedful.models import build
-from heedful.stack import Stack, initialise
+from heedful.models.initial_weights import initialise
+from heedful.stack import Stack
 from tolerances import assert_close
 
 SCHEMES = [

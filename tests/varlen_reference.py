@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.layers.attention import explicit_attention
+from heedful.layers.attention_kernels import explicit_attention
 
 
 class Reference:

@@ -1,6 +1,6 @@
 """The directive ``.. ours::``: a function or class of the package, read from the source when the page is built.
 
-    .. ours:: heedful.layers.attention.weights_of
+    .. ours:: heedful.layers.attention_kernels.weights_of
        :mark: softmax
 
 shows the function without its docstring, marks the lines that contain ``softmax``, and names file and line. ``:only:``

@@ -28,7 +28,7 @@ bars(
 # %%
 # .. math:: \mathrm{softmax}(s)_i = \frac{e^{s_i}}{\sum_j e^{s_j}}
 #
-# .. ours:: heedful.layers.attention.weights_of
+# .. ours:: heedful.layers.attention_kernels.weights_of
 #    :mark: softmax
 #
 # It runs over the scores *together*: one score alone would always become 1, and then nothing would

@@ -34,13 +34,13 @@ matrix(maps, 0, 0, "Two queries attend to two keys")
 # (Vaswani et al. 2017, equation 1.) The lines that compute it when the weights are
 # recorded:
 #
-# .. ours:: heedful.layers.attention.attention_scores
+# .. ours:: heedful.layers.attention_kernels.attention_scores
 #    :mark: scale * q
 #
-# .. ours:: heedful.layers.attention.weights_of
+# .. ours:: heedful.layers.attention_kernels.weights_of
 #    :mark: softmax
 #
-# .. ours:: heedful.layers.attention.explicit_attention
+# .. ours:: heedful.layers.attention_kernels.explicit_attention
 #    :mark: return
 #
 # Step by step. The products :math:`Q K^\top`: query 1 fits both keys equally, query 2 fits key 1
@@ -73,7 +73,7 @@ assert np.allclose(mixed, [[0.35, 0.55], [0.4281, 0.6802]], atol=5e-5)
 # storing the square of weights, and every model here uses it. Recording (``heedful.record``)
 # computes the weights beside it and leaves the output unchanged.
 #
-# .. ours:: heedful.layers.attention.fused_attention
+# .. ours:: heedful.layers.attention_kernels.fused_attention
 #    :mark: scaled_dot_product_attention
 
 for attend in (explicit_attention, fused_attention):

@@ -83,7 +83,7 @@ print(pairs[0].int())
 #
 # It becomes :math:`-\infty`, whose softmax is exactly zero.
 #
-# .. ours:: heedful.layers.attention.float_mask
+# .. ours:: heedful.layers.attention_kernels.float_mask
 #    :mark: inf
 #
 # Code that adds −1,000,000,000 instead works until a row is fully masked. Then softmax sees equal

@@ -1,11 +1,12 @@
-"""Residual, block and stack, shared by all families, and weight initialisation.
+"""Residual, block and stack, shared by all families.
 
-Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
+Shapes: B sequences, T tokens of this call, S tokens so far, or of the memory; D model width. A plan
+(``heedful.kernels.plan``) may replace the attributes ``Residual.add``, ``Block.run`` and ``Stack.layout`` by faster
+functions of the same result.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from heedful.cache import NoCache
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
-from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, RowLayout
+from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
+from heedful.layers.attention_kernels import BATCH, RowLayout
 from heedful.layers.dropout import Dropout, DropPath
-from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, TokenPositions, attended_tokens, causal_mask, own_positions, window_mask
 from heedful.layers.norm import NORMS, Identity
@@ -82,7 +83,7 @@ class Residual(nn.Module):
         self.after = norm_of(config) if config.placement == "post" else Identity()
         self.dropout = Dropout(config.dropout.residual)
         self.drop_path = DropPath()
-        self.add: Add = every_slot  # or the kernel of a plan: heedful.kernels.plan
+        self.add: Add = every_slot  # a plan may replace it
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
         """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D).
@@ -104,12 +105,12 @@ class Skip(nn.Module):
         return x
 
 
-AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
+AttentionMask = Callable[[TokenPositions, int | None], Mask]  # a function of the tokens and of a block's window
 BlockCall = Callable[..., Tensor]  # runs a block: its sublayers and their arguments → their output
 
 
-def called(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
-    """Runs the sublayers of a block; autograd saves their activations for the backward pass."""
+def run_sublayers(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
+    """Calls the sublayers of a block. A plan may recompute their activations in the backward pass, or compile them."""
     return sublayers(*context)
 
 
@@ -132,7 +133,7 @@ class Block(nn.Module):
         self.feed_forward_residual = Residual(config)
         self.own_mask: AttentionMask = causal if config.causal else bidirectional
         self.has_window = config.window is not None
-        self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
+        self.run: BlockCall = run_sublayers  # a plan may replace it
 
     def forward(
         self,
@@ -185,7 +186,7 @@ class Block(nn.Module):
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
-        return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
+        return "" if self.run is run_sublayers else f"run={getattr(self.run, '__name__', self.run)}"
 
 
 BlockFactory = Callable[[StackConfig], nn.Module]
@@ -283,10 +284,11 @@ def block_input(
     for window in stack.attention_masks:
         own = tokens.of(window)
         position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys, batch.segments)
-        mask, position = (None, position) if rows is not None else stack.under_mask(position, own, window)
-        contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
-        if rows is not None:
-            contexts[window]["rows"] = rows[window]
+        if rows is None:
+            mask, position = stack.under_mask(position, own, window)
+            contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
+        else:
+            contexts[window] = {"mask": None, "position": position, "memory_mask": cross_mask, "rows": rows[window]}
         if memory_rows is not BATCH:
             contexts[window]["memory_rows"] = memory_rows
     return x, real, [contexts[window] for window in stack.windows]
@@ -323,7 +325,7 @@ class Stack(nn.Module):
         self.attention_masks: dict[int | None, AttentionMask] = {
             window: dense if window is None else sliding_window for window in self.windows
         }
-        self.layout: Layout = padded  # or the kernel of a plan: heedful.kernels.plan
+        self.layout: Layout = padded  # a plan may replace it
 
     def forward(
         self,
@@ -417,62 +419,3 @@ def set_drop_path(model: nn.Module, rate: float) -> None:
             for residual in block.children():
                 if isinstance(residual, Residual):
                     residual.drop_path.rate = block_rate
-
-
-# ------------------------------------------------------------------------------------------------------- first weights
-
-
-def _normal(weight: Tensor, std: float) -> None:
-    nn.init.normal_(weight, std=std)
-
-
-def _truncated(weight: Tensor, std: float) -> None:
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def _xavier(weight: Tensor, std: float) -> None:
-    nn.init.xavier_uniform_(weight.view(len(weight), -1))
-
-
-DRAWS: dict[str, Callable[[Tensor, float], None]] = {
-    "normal": _normal,  # N(0, σ²): BERT
-    "scaled": _normal,  # the same, but σ/√(2L) for maps that write to the stream: GPT-2
-    "truncated": _truncated,  # N(0, σ²) within ±2σ: ViT, DeiT
-    "xavier": _xavier,  # uniform in ±√(6 / (in + out)): the paper's implementation
-}
-
-
-def initialise(model: nn.Module, config: StackConfig) -> None:
-    """Initialises the weights of a model: each stack by its own ``init``, the rest by the ``init`` of ``config``.
-
-    Linear maps are initialised by ``DRAWS``, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) if
-    they are multiplied by √D, so that embeddings do not outweigh the positions.
-    """
-    stacks = [part for part in model.modules() if isinstance(part, Stack)]
-    configs = {id(part): stack.config for stack in stacks for part in stack.modules()}
-
-    def draw_part(part: nn.Module) -> None:
-        stack = configs.get(id(part), config)
-        draw, std = DRAWS[stack.init], stack.init_std
-        out_std = std / math.sqrt(2 * stack.depth) if stack.init == "scaled" else std
-        if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
-            draw(part.weight, std)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Embedding):
-            nn.init.normal_(part.weight, std=std)
-        elif isinstance(part, PatchEmbedding) and part.prefix is not None:
-            nn.init.trunc_normal_(part.prefix, std=std)
-        elif isinstance(part, Attention):
-            draw(part.out.weight, out_std)
-        elif isinstance(part, FeedForward):
-            draw(part.down.weight, out_std)
-
-    with torch.no_grad():
-        model.apply(draw_part)  # parts come before their owners, which may draw one of them anew
-        for part in model.modules():  # last, since a tied head has drawn the same weights
-            if isinstance(part, TokenEmbedding):
-                std = config.init_std if part.factor == 1.0 else 1 / part.factor
-                nn.init.normal_(part.token.weight, std=std)
-                if part.query is not None:
-                    nn.init.normal_(part.query, std=std)

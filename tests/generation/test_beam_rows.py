@@ -14,7 +14,7 @@ from heedful.config import SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.beam import order_by_parent
-from heedful.layers.attention import explicit_attention, fused_attention
+from heedful.layers.attention_kernels import explicit_attention, fused_attention
 from tolerances import assert_close
 
 

@@ -42,7 +42,8 @@ from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import varlen_attention
 from heedful.kernels.vocabulary_loss import has_triton
 from heedful.layers import text_starts
-from heedful.layers.attention import Attention, explicit_attention, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import explicit_attention, fused_attention
 from heedful.layers.mask import Mask, causal_mask, padding_mask
 from heedful.optimize_model import optimize
 from heedful.tasks import output_loss as loss_module

@@ -24,7 +24,7 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError
 from heedful.kernels import varlen
 from heedful.kernels.plan import apply_plan
-from heedful.layers import attention, text_starts
+from heedful.layers import attention_kernels, text_starts
 from heedful.layers.attention import Attention
 from heedful.optimize_model import optimize
 from heedful.tasks import output_loss as loss_module
@@ -280,7 +280,7 @@ def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
 @pytest.mark.parametrize("mask", [MASK, None], ids=["a mask", "no mask"])
 def test_attention_under_a_mask_is_never_cudnns(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN gives a query that may attend to nothing a mean of the values, where zeros are promised."""
-    inner, allowed = attention.F.scaled_dot_product_attention, list[bool]()
+    inner, allowed = attention_kernels.F.scaled_dot_product_attention, list[bool]()
 
     def noted(*arguments: Any, **options: Any) -> Tensor:
         allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
@@ -288,7 +288,7 @@ def test_attention_under_a_mask_is_never_cudnns(mask: Tensor | None, monkeypatch
 
     with pretend_gpu():
         model = made("bert-tiny").to(CUDA)
-        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", noted)
+        monkeypatch.setattr(attention_kernels.F, "scaled_dot_product_attention", noted)
         model.hidden(IDS.to(CUDA), None if mask is None else mask.to(CUDA))
     assert allowed
     assert set(allowed) == {mask is None}

@@ -26,7 +26,7 @@ from heedful.config import AlibiPosition, RelativePosition
 from heedful.errors import HeedfulError
 from heedful.inspection import head_importance, intervene, observe, paths, record
 from heedful.inspection.probe import AttentionProbe
-from heedful.layers.attention import explicit_attention
+from heedful.layers.attention_kernels import explicit_attention
 from heedful.models import build
 from tolerances import assert_close, is_close
 

@@ -14,7 +14,7 @@ from heedful.kernels import blocked_attention as module
 from heedful.kernels.blocked_attention import attention_blocks, blocked_attention
 from heedful.kernels.cpu_dropout import DropoutMasks
 from heedful.kernels.plan import apply_plan
-from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
+from heedful.layers.attention_kernels import attention_weights, explicit_attention, fused_attention
 from tolerances import assert_close
 
 RATE = 0.4

@@ -40,7 +40,7 @@ from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear
-from heedful.layers.attention import explicit_attention
+from heedful.layers.attention_kernels import explicit_attention
 from heedful.layers.feedforward import ACTIVATIONS
 from tolerances import assert_close
 

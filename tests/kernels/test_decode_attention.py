@@ -21,7 +21,7 @@ from heedful.kernels import decode_attention as module
 from heedful.kernels.decode_attention import decode_attention, store_for, store_in_one_kernel, takes_one_query
 from heedful.kernels.fixed_cache import store_columns
 from heedful.kernels.varlen import gpu_attention
-from heedful.layers.attention import fused_attention
+from heedful.layers.attention_kernels import fused_attention
 from heedful.layers.linear import AlignedLinear
 from heedful.optimize_model import _align_vocabulary
 from tolerances import assert_close

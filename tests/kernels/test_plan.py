@@ -35,7 +35,8 @@ from heedful.kernels.unpadded import (
     unpadded_inference,
     unpadded_training,
 )
-from heedful.layers.attention import Attention, explicit_attention, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import explicit_attention, fused_attention
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.linear import Linear, ScaledLinear
 from heedful.layers.norm import Identity, LayerNorm

@@ -35,7 +35,7 @@ from heedful.kernels import varlen
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import gpu_attention, needs_mask_if_right_padded, varlen_attention
 from heedful.layers import text_starts
-from heedful.layers.attention import explicit_attention
+from heedful.layers.attention_kernels import explicit_attention
 from heedful.layers.linear import Linear
 from heedful.layers.position import PositionScheme
 from heedful.stack import Stack, StackInput

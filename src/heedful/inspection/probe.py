@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.layers.attention import AttendWithTerms, Bias, repeat_shared_rows
+from heedful.layers.attention_kernels import AttendWithTerms, Bias, repeat_shared_rows
 from heedful.layers.mask import Mask
 
 Edit = Callable[[Tensor], Tensor]

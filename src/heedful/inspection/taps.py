@@ -27,9 +27,9 @@ from heedful.inspection.probe import AttentionProbe, Edit, Hooked, Read, Tap
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
 from heedful.kernels.registered_attention import RegisteredAttention
-from heedful.layers.attention import (
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import (
     BATCH,
-    Attention,
     Bias,
     add_value_rows,
     attention_scores,

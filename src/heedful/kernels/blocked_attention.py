@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.kernels.cpu_dropout import DropoutMasks
-from heedful.layers.attention import float_mask, fused_attention
+from heedful.layers.attention_kernels import float_mask, fused_attention
 from heedful.layers.mask import Mask, add_bias
 
 QUERIES = 128  # of a block

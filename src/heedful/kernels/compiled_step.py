@@ -37,7 +37,8 @@ from heedful.kernels.few_rows import (
 from heedful.kernels.fixed_cache import RingCache, SlotCache, StaticAttention, StaticCache
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.unpadded import is_standard, unpadded_inference
-from heedful.layers.attention import Attention, Bias, float_mask, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import Bias, float_mask, fused_attention
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask

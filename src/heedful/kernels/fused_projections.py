@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import PrepackedLinear
-from heedful.layers.attention import BATCH, NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues, RowLayout
+from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues
+from heedful.layers.attention_kernels import BATCH, RowLayout
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
 from heedful.layers.position import NO_ENCODING, PositionEncoding

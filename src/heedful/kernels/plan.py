@@ -33,7 +33,8 @@ from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import has_onednn, onednn_is_faster, onednn_linear, onednn_training_linear
 from heedful.kernels.unpadded import unpadded_inference, unpadded_training
 from heedful.kernels.varlen import gpu_attention, product_dtype, varlen_layout
-from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import Attend, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout, DropPath
 from heedful.layers.linear import AlignedLinear, Linear, Multiply, ScaledLinear
 from heedful.layers.mask import Mask
@@ -46,9 +47,9 @@ from heedful.stack import (
     Residual,
     Stack,
     Sublayer,
-    called,
     every_slot,
     padded,
+    run_sublayers,
 )
 
 M = TypeVar("M", bound=nn.Module)
@@ -178,7 +179,7 @@ class Plan:
     linear: Callable[[Linear], Multiply] = _plain_linear
     dropout: Drop = F.dropout
     layout: Layout = padded
-    run: BlockCall = called
+    run: BlockCall = run_sublayers
     add: Add = every_slot
 
     def kernel(self, part: nn.Module, slot: str) -> Any:
@@ -233,7 +234,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_layout),
-    "run": (called, recomputed, compiled, recomputed_compiled),
+    "run": (run_sublayers, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots, narrow_slots),
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.layers.attention import float_mask, repeat_shared_rows
+from heedful.layers.attention_kernels import float_mask, repeat_shared_rows
 from heedful.layers.mask import Mask
 
 
@@ -22,7 +22,7 @@ class RegisteredAttention:
             cannot be recorded or changed.
     """
 
-    whole = True  # one call for all queries: see ``heedful.layers.attention.is_whole``
+    whole = True  # one call for all queries: see ``heedful.layers.attention_kernels.is_whole``
 
     def __init__(self, name: str, function: Callable[..., Tensor]) -> None:
         self.__name__, self.function = name, function

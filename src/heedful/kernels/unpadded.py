@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
-from heedful.layers.attention import BATCH, Attend, Attention, Bias, RowLayout, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import BATCH, Attend, Bias, RowLayout, fused_attention
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, TokenPositions, own_positions, padding_mask, token_positions
 from heedful.layers.position import RowEncoding

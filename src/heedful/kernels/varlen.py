@@ -26,7 +26,8 @@ from torch import Tensor
 
 from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
-from heedful.layers.attention import BATCH, Attend, Attention, Bias, RowLayout, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import BATCH, Attend, Bias, RowLayout, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded

@@ -3,7 +3,8 @@
 norm · feedforward · position · mask · attention · embedding · linear · dropout
 """
 
-from heedful.layers.attention import Attention, attention_weights, explicit_attention, fused_attention
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import attention_weights, explicit_attention, fused_attention
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import causal_mask, combine, padding_mask, prefix_mask, text_starts, window_mask

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError
 from heedful.heads import checked_output
-from heedful.stack import ALL_TOKENS, initialise
+from heedful.models.initial_weights import initialise
+from heedful.stack import ALL_TOKENS
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
@@ -64,25 +65,29 @@ class ModelFolder:
 
 
 class Model(nn.Module):
-    """A model of any family: ``embed → stack → head``. A call returns one tensor, its head's output."""
+    """A model of any family: embedding → stack → head.
+
+    Each family defines ``hidden``, the final hidden states (B, T, D); a call returns one tensor, the head's output for
+    them.
+    """
 
     config: ModelConfig
     head: nn.Module
-    main: StackConfig  # the stack whose ``init`` fresh weights are drawn by
-    labels: Sequence[str] = ()  # names of the head's classes, from a folder
+    main: StackConfig  # of the encoder, or of a decoder alone: its ``init`` draws the weights outside stacks
+    # from a folder, or from the task of a run
+    labels: Sequence[str] = ()  # names of the head's classes
     multi_label: bool = False  # True if an input may have several classes, or none
     regression: bool = False  # True if the head's only output is a number, not the score of a class
-    generation: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # a folder's generation config; the caller's options override it
+    generation: Mapping[str, Any] = MappingProxyType({})  # defaults of ``generate``, which a caller's options override
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
     folder: ModelFolder  # where the weights were read from, and what writing the model again needs
+    # how it runs
     observers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
-    adapter: object | None = None  # of heedful.adapters; the other weights are then those of ``folder.source``
+    adapter: object | None = None  # its adapter (``heedful.adapters``), beside the weights of ``folder.source``
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +102,7 @@ class Model(nn.Module):
         return output
 
     def initialise_weights(self) -> None:
-        """Initialises all weights by ``heedful.stack.initialise``; does nothing on the meta device."""
+        """Initialises all weights by ``heedful.models.initial_weights.initialise``; does nothing on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 
@@ -121,7 +126,7 @@ class Model(nn.Module):
         return getattr(self.head, "tokens_read", ALL_TOKENS)
 
     def output(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the output of the head for the final hidden states (B, T, D); ``mask`` is the model's."""
+        """Returns the output of the head for the final hidden states (B, T, D); ``mask`` is that of their tokens."""
         return checked_output(self.head, hidden, self.head(hidden, mask))
 
     def count(self) -> int:

@@ -28,7 +28,7 @@ class Decoder(Model):
         super().__init__()
         self.config, self.main = config, config.decoder
         self.embedding = TokenEmbedding.of(config.embedding, config.decoder.dim)
-        self.decoder = Stack(config.decoder)
+        self.decoder = Stack(config.decoder)  # causal, as the configuration has checked
         self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
         self.initialise_weights()
 
@@ -54,6 +54,6 @@ class Decoder(Model):
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
         """Returns the output of the head for ``ids`` (B, T), which follow the tokens in ``cache``.
 
-        A language model returns logits (B, T, V). ``mask`` (B, T) is False at padding.
+        A language model returns logits (B, T, V). ``mask`` is as in ``hidden``.
         """
         return self.output(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

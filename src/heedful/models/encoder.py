@@ -32,7 +32,7 @@ class Encoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
-        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # None but for DeBERTa's convolution
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.initialise_weights()
 
@@ -51,15 +51,16 @@ class Encoder(Model):
         states of tokens outside ``tokens_read`` may be zeros.
 
         ``cache`` is the memory of a text read in parts (Dai et al. 2019, section 3.2): the tokens attend to those of
-        earlier calls too, whose keys and values it holds, and these do not attend to later ones. With
-        ``Cache(depth, window=512)`` they are the last 512. To relative segments the memory counts as segment 0.
+        earlier calls too, whose keys and values it holds, and these do not attend to later ones.
+        ``Cache(depth, window=512)`` keeps only the last 512. To relative segments the memory counts as segment 0.
 
         >>> import heedful, torch
         >>> from heedful.cache import Cache
         >>> model = heedful.create(heedful.presets.xlnet(16, 2, 4, vocab=50), seed=0).eval()
-        >>> memory = Cache(model.config.encoder.depth, window=512)
-        >>> [model.hidden(part, cache=memory).shape[1] for part in torch.tensor([[5, 7, 9, 6]]).split(2, dim=1)]
-        [2, 2]
+        >>> memory, (first, second) = Cache(model.config.encoder.depth), torch.tensor([[5, 7, 9, 6]]).split(2, dim=1)
+        >>> hidden = [model.hidden(part, cache=memory) for part in (first, second)]
+        >>> torch.equal(hidden[0], model.hidden(first)), torch.allclose(hidden[1], model.hidden(second), atol=1e-3)
+        (True, False)
         """
         if self.main.relative_segments:
             return self.encoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read, segments=segments)
@@ -94,12 +95,20 @@ class Encoder(Model):
         visible = visible & real[:, None]
         own = torch.eye(ids.size(1), dtype=torch.bool, device=ids.device) & real[:, None]
         g = self.embedding.query.expand(*targets.shape, -1)
-        return query_stream(self.encoder, self.embedding(ids), g, visible | own, visible, targets, segments)
+        return query_stream(
+            self.encoder,
+            self.embedding(ids),
+            g,
+            mask=visible | own,
+            query_mask=visible,
+            targets=targets,
+            segments=segments,
+        )
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Returns the output of the head for ``ids`` (B, T); without a head, the hidden states (B, T, D).
 
-        ``mask`` (B, T) is False at padding. ``segments`` (B, T) numbers the texts of a pair, 0 and 1; by default all
-        tokens are of one segment.
+        ``mask`` is as in ``hidden``. ``segments`` (B, T) numbers the texts of a pair, 0 and 1; by default all tokens
+        are of one segment.
         """
         return self.output(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)

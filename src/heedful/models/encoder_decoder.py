@@ -40,7 +40,7 @@ class EncoderDecoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = embedding_of(config.source, config.encoder.dim)
-        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # None but for DeBERTa's convolution
         same_width = config.encoder.dim == config.decoder.dim
         self.memory_projection = Identity() if same_width else Linear(config.encoder.dim, config.decoder.dim)
         target = TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding
@@ -48,7 +48,7 @@ class EncoderDecoder(Model):
         self.target_embedding = target
         self.decoder = Stack(config.decoder)
         self.head = head_of(config.head, config.decoder.dim, self.target_embedding.token)
-        # frozen: nothing that the model computes depends on it
+        # of a published image encoder: kept frozen, never used, and saved again
         self.pooler = Dense(config.encoder.dim, config.encoder.dim).requires_grad_(False) if config.pooler else None
         self.initialise_weights()
 
@@ -84,8 +84,8 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         """Returns the decoder's final hidden states (B, T, D) for ``source``, as in ``encode``, and ``target`` (B, T).
 
-        ``source_mask`` and ``target_mask`` are as in ``encode`` and ``decode``; of a source mask (B, S, S), targets
-        attend to the tokens that some source token may attend to.
+        ``source_mask`` and ``target_mask`` are as in ``encode`` and ``decode``. Under a source mask (B, S, S), targets
+        attend to every source token that a source token may attend to.
         """
         memory_mask = None if source_mask is None else attended_tokens(source_mask)
         return self.decode(target, self.encode(source, source_mask), target_mask, memory_mask)
@@ -95,6 +95,6 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         """Returns the output of the head, logits (B, T, V), for ``source``, as in ``encode``, and ``target`` (B, T).
 
-        The masks have the shapes of source and target tokens, and are False at padding.
+        The masks are as in ``hidden``.
         """
         return self.output(self.hidden(source, target, source_mask, target_mask), target_mask)

@@ -14,10 +14,10 @@ from heedful.config import LearnedPosition, ModelConfig, SinusoidalPosition, Vis
 from heedful.errors import HeedfulError, first_few
 from heedful.heads import head_of
 from heedful.models import Model, build
+from heedful.models.initial_weights import initialise
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.rules import Tensors, same
 from heedful.pretrained.weights import FLOATS
-from heedful.stack import initialise
 
 SIZES = (
     "dim",

@@ -23,11 +23,11 @@ from heedful.heads import head_of
 from heedful.metrics.classification import ClassifierScores, Mistakes, is_in_top_k
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
+from heedful.models.initial_weights import initialise
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.settings import ImageSettings, ModelSettings, RunSettings
-from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import kernel_images
 from heedful.tasks.image_inputs import (

@@ -34,11 +34,11 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.models.create import create
+from heedful.models.initial_weights import initialise
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.fill_model import align_weights, build_head
 from heedful.settings import ModelSettings, RunSettings
-from heedful.stack import initialise
 from heedful.text import Tokenizer
 from heedful.util.random_state import seeded
 
