@@ -31,7 +31,9 @@ def test_a_short_load(name: str, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "out.json").read_text())[name]
     assert "absent" not in told, told
     for row in (told["2"], told["overload"]):
-        assert row["sent"] == row["complete"] + row["refused"] + row["cancelled"], row
+        assert row["sent"] == sum(row[kind] for kind in ("complete", "refused", "cancelled", "cut", "failed")), row
+        # ours loses no request; another program may, at ten times as many as it answers
+        assert (row["cut"], row["failed"]) == (0, 0) or (name != "ours" and row is told["overload"]), row
         assert row["complete"] > 0
         assert row["tokens_per_second"] > 0
         assert row["memory"] > 20
