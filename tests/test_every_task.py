@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from heedful.data.masking import LONGEST_PREDICTED
 from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import WatchedRun
-from heedful.settings import RunSettings
+from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks.used_settings import USED_SETTINGS
 from heedful.training import Checkpoints, Loop, report
 from heedful.training import run as training
@@ -389,6 +390,7 @@ def test_settings_of_other_tasks_are_refused(
 def test_the_table_of_used_settings_is_that_of_the_classes() -> None:
     classes = [tasks.get(name, kind) for name, entry in tasks.TASKS.items() for kind in (None, *entry.variants)]
     assert {kind.__name__: kind.used_settings for kind in classes} == USED_SETTINGS
+    assert {f"pooling.{field.name}" for field in fields(PoolingSettings)} <= USED_SETTINGS["FeatureExtraction"]
 
 
 SETTINGS = {  # of some tasks, in the order of the settings

@@ -22,7 +22,7 @@ class RegisteredAttention:
             cannot be recorded or changed.
     """
 
-    whole = True  # one call for all queries: see ``heedful.layers.attention_kernels.is_whole``
+    registered = True  # for ``heedful.layers.attention_kernels.is_registered``
 
     def __init__(self, name: str, function: Callable[..., Tensor]) -> None:
         self.__name__, self.function = name, function

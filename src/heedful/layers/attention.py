@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from heedful.config import LearnedPosition, NoPosition, SinusoidalPosition, StackConfig
 from heedful.errors import HeedfulError, lookup
-from heedful.layers.attention_kernels import BATCH, Attend, AttendWithTerms, Bias, RowLayout, fused_attention, is_whole
+from heedful.layers.attention_kernels import (
+    BATCH,
+    Attend,
+    AttendWithTerms,
+    Bias,
+    RowLayout,
+    fused_attention,
+    is_registered,
+)
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, check_boolean
 from heedful.layers.norm import Identity, RMSNorm
@@ -124,7 +132,7 @@ class Attention(nn.Module):
         self.relative = relative
         if relative is not None:
             self.scale *= relative.score_terms**-0.5
-            if is_whole(attend) and getattr(relative, "value", None) is not None:
+            if is_registered(attend) and getattr(relative, "value", None) is not None:
                 raise HeedfulError(
                     f"the attention {getattr(attend, '__name__', '')!r} mixes values without rows for their distance; "
                     "give ShawPosition(values=False), or leave attention out"
@@ -181,7 +189,7 @@ class Attention(nn.Module):
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
-        attend = self.probe or partial(rows.attend, self.attend)  # a probe reads a batch: see ``unpadded.is_observed``
+        attend = self.probe or partial(rows.attend, self.attend)  # beside a probe, ``rows`` is ``BATCH``
         dropout = self.dropout if self.training else 0.0
         y = attend(q, k, v, mask, self.score_bias(position, q), self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)

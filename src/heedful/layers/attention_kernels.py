@@ -35,12 +35,12 @@ class Attend(Protocol):
         """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
 
 
-def is_whole(attend: Attend) -> bool:
+def is_registered(attend: Attend) -> bool:
     """Returns True for a registered attention function (``heedful.register``), which is called once, with all queries.
 
     It may not use softmax.
     """
-    return getattr(attend, "whole", False)
+    return getattr(attend, "registered", False)
 
 
 class AttendWithTerms(Protocol):
@@ -194,7 +194,7 @@ class BatchRows:
         if not isinstance(bias, ScoreTerms):
             return kernel(q, k, v, mask, bias, scale, dropout)
         sequences, queries = block_sizes(q, k)
-        if (sequences, queries) == (q.size(0), q.size(2)) or is_whole(kernel):
+        if (sequences, queries) == (q.size(0), q.size(2)) or is_registered(kernel):
             return _attend_block(kernel, q, k, v, mask, bias, scale, dropout, slice(None), slice(None))
         recomputes = torch.is_grad_enabled() and q.size(2) > STORED
         rows, row = [], 0

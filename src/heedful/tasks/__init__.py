@@ -2,7 +2,7 @@
 
 A task defines its columns, the conversion of a row to tensors, the head, the loss, the metrics and the predictions.
 Training, evaluation and prediction use only the interface ``Task`` (task.py) and no task's name. To add a task, add a
-file here and an entry in ``TASKS``. This file imports no torch.
+file here, an entry in ``TASKS``, and its settings in ``used_settings.py``. This file imports no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.errors import HeedfulError, nearest
+from heedful.tasks.used_settings import USED_SETTINGS
 
 if TYPE_CHECKING:
     from heedful.settings import RunSettings
@@ -175,14 +176,11 @@ def unused_settings(name: str) -> frozenset[str]:
 
 
 def _used_settings(name: str) -> frozenset[str]:
-    """Returns the task-specific settings that the task or a variant uses; a file that is not ours is imported."""
-    from heedful.tasks.used_settings import USED_SETTINGS
-
+    """Returns the task-specific settings that the task or a variant uses. Only registered tasks are imported."""
     used = frozenset[str]()
     for path in (TASKS[name].path, *TASKS[name].variants.values()):
-        module, _, attribute = path.partition(":")
-        ours = module.startswith("heedful.")
-        used |= USED_SETTINGS[attribute] if ours else _imported(path).used_settings
+        is_built_in = path.startswith("heedful.")
+        used |= USED_SETTINGS[path.partition(":")[2]] if is_built_in else _imported(path).used_settings
     return used
 
 

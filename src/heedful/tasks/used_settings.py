@@ -1,32 +1,27 @@
 """Settings that some tasks use and others do not, as "section" or "section.name", by the class of a task.
 
-The help of a task shows those of its classes, and a run refuses the others. This file imports no torch, so that the
-help comes at once.
+The help of a task shows the settings of its classes, and a run refuses the others. The table stands apart from the
+classes since it can be read without importing torch, which takes seconds.
 """
 
 from __future__ import annotations
-
-from dataclasses import fields
-
-from heedful.settings import PoolingSettings
 
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # of all tasks of texts
 SPAN_MASKING = frozenset({"masking", "masking.unit", "masking.span_length"})  # of models that mask spans
 ENCODER_DECODER = TEXTS | {"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"}
 SEQUENCES = ENCODER_DECODER | {"data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop"}
 LABELS = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop", "model.members", "pooling.kind"}
-DOCUMENTS = TEXTS | {"data.document_mask", "model.decoder_depth", "model.window", "model.tied"}
-DOCUMENTS |= {"preference", "tokenizer.chat_template"}
+DECODER = TEXTS | {"model.decoder_depth", "model.window", "model.tied"}
+GENERATION = DECODER | {"data.document_mask", "preference", "tokenizer.chat_template"}
 PATCHES = frozenset({"image", "model.patch_size", "model.class_token"})
 
 USED_SETTINGS = {
     "Translation": SEQUENCES,
     "Summarization": SEQUENCES,
     "GenerativeQuestionAnswering": SEQUENCES | {"data.stride"},
-    "DecoderQuestionAnswering": (DOCUMENTS | {"data.stride"})
-    - {"data.document_mask", "preference", "tokenizer.chat_template"},  # of documents, preferences and conversations
-    "TextGeneration": DOCUMENTS,
-    "PreferenceTuning": DOCUMENTS,
+    "DecoderQuestionAnswering": DECODER | {"data.stride"},
+    "TextGeneration": GENERATION,
+    "PreferenceTuning": GENERATION,
     "TextClassification": LABELS,
     "ClassifierEnsemble": LABELS | {"unlabelled"},
     "TextRegression": TEXTS | {"data.label_kind", "pooling.kind"},
@@ -36,7 +31,8 @@ USED_SETTINGS = {
     "FillMask": TEXTS | SPAN_MASKING,
     "SpanCorruption": ENCODER_DECODER | SPAN_MASKING,
     "PermutationFillMask": TEXTS | {"masking"},  # its spans have lengths of their own
-    "FeatureExtraction": TEXTS | {f"pooling.{field.name}" for field in fields(PoolingSettings)},
+    "FeatureExtraction": TEXTS
+    | {"pooling.kind", "pooling.normalise", "pooling.temperature", "pooling.chunk", "pooling.symmetric"},
     "ImageClassification": PATCHES | {"image.mixup"},
     "ImageToText": ENCODER_DECODER | PATCHES,
 }
