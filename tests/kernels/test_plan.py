@@ -21,7 +21,7 @@ from heedful.config import DropoutRates, StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.cpu_dropout import cpu_dropout
-from heedful.kernels.onednn_linear import onednn_linear
+from heedful.kernels.onednn_linear import emulates_bfloat16, onednn_linear
 from heedful.kernels.plan import (
     AUTO,
     apply_training_plan,
@@ -402,3 +402,24 @@ def test_attention_is_replaced_while_entered(plan: str) -> None:
     assert [part.attend for part in attentions] == [custom, *before[1:]]
     with attending(model, None):
         assert [part.attend for part in attentions[1:]] == before[1:]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "emulates"),
+    [
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, True),
+        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"bf16": True}, False),
+        ({}, False),  # unknown: as oneDNN says
+    ],
+)
+def test_bfloat16_is_native_only_with_its_instructions(
+    capabilities: dict[str, bool], emulates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN says that it has bfloat16 on processors with AVX-512 alone too."""
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr("heedful.kernels.onednn_linear.has_onednn", lambda dtype: True)
+    assert emulates_bfloat16(cpu) == emulates
+    monkeypatch.setattr("heedful.kernels.onednn_linear.has_onednn", lambda dtype: False)
+    assert emulates_bfloat16(cpu)
