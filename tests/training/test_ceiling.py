@@ -203,6 +203,7 @@ def test_no_share_without_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_has_no_ceiling_where_it_has_no_instructions(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has}, raising=False)
     monkeypatch.setattr("heedful.training.ceiling.onednn_product", lambda a, b, bias: a @ b)
     found = peak_flops(torch.device("cpu"), torch.bfloat16, seconds=0.05)
     assert (found is not None) == has

@@ -568,6 +568,7 @@ def test_bf16_without_instructions_is_a_warning(
         encoding="utf-8",
     )
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has}, raising=False)
     small = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
     assert cli.main([*run, "--max-steps=1", "--training.precision=bf16"]) == 0
