@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -63,7 +63,8 @@ class Worker:
         """Let it end."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # it died, and a question was left unsent
+            self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
 
@@ -91,6 +92,13 @@ class Workers:
         if key not in self.programs:
             self.programs[key] = Worker("worker", self.plan, self.log)
         return self.programs[key]
+
+    def opening(self, competitor: Competitor) -> Worker:
+        """The process in which a program is to be opened: a new one, if an earlier model ended it."""
+        if self.of(competitor).process.poll() is not None:
+            key = competitor.program if self.plan.short else competitor.name
+            self.programs.pop(key).close()
+        return self.of(competitor)
 
     def close(self) -> None:
         """Let the programs end."""
@@ -138,7 +146,7 @@ class Row:
                 "device": plan.device,
                 "nanogpt": plan.nanogpt,
             }
-            told = workers.of(each).ask(open=each.name, program=each.program, row=row, setting=setting)
+            told = workers.opening(each).ask(open=each.name, program=each.program, row=row, setting=setting)
             self.note(each, told)
             if "opened" in told:
                 self.open.append(each)
