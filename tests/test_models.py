@@ -45,8 +45,9 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError
+from heedful.layers.block import Block
 from heedful.models import build
-from heedful.stack import Block, Stack
+from heedful.stack import Stack
 from relative_schemes import CONTENT
 from tolerances import assert_close
 

@@ -26,7 +26,7 @@ SELECTION = [
 FAILING = """
 import sys
 import pytest
-from heedful import stack
+from heedful.layers import mask
 from tolerances import assert_close
 
 def test_python_is_optimised():
@@ -34,7 +34,7 @@ def test_python_is_optimised():
 
 def test_the_packages_asserts_vanish():
     with pytest.raises(AttributeError):  # of None: the assert before it is gone
-        stack.sliding_window(None, None)
+        mask.sliding_window(None, None)
 
 def test_fails_by_an_assert():
     assert 1 + 1 == 3

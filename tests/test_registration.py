@@ -59,11 +59,11 @@ EACH |= {"objective": {"objective": "with_z_loss"}, "metric": {"metrics": "recal
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The page's parts, registered for this file alone."""
     import heedful.heads
-    import heedful.stack
+    import heedful.layers.block
 
     tables: list[Any] = [norm.NORMS, position.SCHEMES, attention_module.ATTENTIONS, feedforward.FEED_FORWARDS]
     tables += [
-        heedful.stack.BLOCKS,
+        heedful.layers.block.BLOCKS,
         heedful.heads.HEADS,
         optimisation.OPTIMISERS,
         SCHEDULES,

@@ -204,6 +204,18 @@ def test_gradients_of_both_streams_with_recomputed_blocks() -> None:
         assert_close(a, b)
 
 
+def test_segments_of_the_embedding_reach_the_query_stream() -> None:
+    """With positions that have no segments, they are embedded: the content stream is that of ``hidden``."""
+    position = replace(CONFIG.encoder.position, segments=False)
+    encoder, embedding = replace(CONFIG.encoder, position=position), replace(CONFIG.embedding, segments=2)
+    model = model_of(replace(CONFIG, encoder=encoder, embedding=embedding))
+    segments = (SEGMENTS > 0).long()
+    model.embedding.query.data.copy_(model.embedding(ids()[:1, :1], segments[:1, :1])[0, 0])
+    everything = torch.ones(B, T, T, dtype=torch.bool)  # the query then sees what the first token of the content sees
+    found = model.query_hidden(ids()[:1], everything[:1], torch.tensor([[0]]), None, segments[:1])
+    assert_close(found, model.hidden(ids()[:1], None, segments[:1])[:, :1])
+
+
 def test_a_model_without_a_query_stream_says_so() -> None:
     model = heedful.create("bert-tiny", seed=0)
     with pytest.raises(HeedfulError, match="no query stream"):

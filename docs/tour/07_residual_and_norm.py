@@ -53,10 +53,10 @@ functions(
 # warm-up (Xiong et al. 2020). Both are one line here; the place of the norm is which of its three
 # slots is filled.
 #
-# .. ours:: heedful.stack.every_slot
+# .. ours:: heedful.layers.block.every_slot
 #    :mark: residual.
 #
-# .. ours:: heedful.stack.Residual.__init__
+# .. ours:: heedful.layers.block.Residual.__init__
 #    :mark: norm_of
 
 assert pre[-1] > 2 * pre[0]  # it grows with the depth, and a last norm is needed at the end

@@ -47,7 +47,7 @@ flow(
 #
 # .. math:: x \leftarrow x + \mathrm{FFN}(\mathrm{norm}(x))
 #
-# .. ours:: heedful.stack.Block.sublayers
+# .. ours:: heedful.layers.block.Block.sublayers
 #    :mark: residual(
 #
 # The whole stack: positions, dropout, blocks, and a last norm where blocks begin with one.

@@ -61,7 +61,7 @@ saliency(list(rhyme[1:]), right.numpy(), "Probability of each letter after 25 st
 #
 # .. ours:: heedful.models.decoder.Decoder.forward
 #
-# .. ours:: heedful.stack.causal
+# .. ours:: heedful.layers.mask.causal
 #    :mark: causal
 #
 # .. ours:: heedful.heads.LanguageModel.forward

@@ -72,7 +72,7 @@ matrix(maps, 0, None, "Writing backwards: each letter attends to the one it copi
 # .. ours:: heedful.layers.attention.Attention.forward
 #    :mark: source
 #
-# .. ours:: heedful.stack.Block.sublayers
+# .. ours:: heedful.layers.block.Block.sublayers
 #    :mark: cross
 #
 # .. ours:: heedful.models.encoder_decoder.EncoderDecoder.decode

@@ -47,12 +47,13 @@ if TYPE_CHECKING:
     from heedful.inspection.intervene import intervene
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
+    from heedful.layers.block import Block
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.optimize_model import optimize
     from heedful.pretrained import load as from_pretrained
     from heedful.registration import register
-    from heedful.stack import Block, Stack
+    from heedful.stack import Stack
     from heedful.views.inspect.inspect import inspect
 
 __all__ = [
@@ -79,7 +80,7 @@ __all__ = [
 
 # public name: the room it lives in, and its name there where that is another
 _HOMES = {
-    "Block": "heedful.stack",
+    "Block": "heedful.layers.block",
     "Decoder": "heedful.models",
     "Encoder": "heedful.models",
     "EncoderDecoder": "heedful.models",

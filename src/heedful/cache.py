@@ -184,8 +184,8 @@ def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
         )
 
 
-class NoCache:
-    """Null cache of a stack: nothing is stored, and a call attends only to its own tokens."""
+class StackCache:
+    """Base class of the caches of a stack. It stores nothing: a call attends only to its own tokens."""
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (B, T, D).
@@ -200,7 +200,7 @@ class NoCache:
         return [(NO_ATTENTION_CACHE, NO_ATTENTION_CACHE)] * depth
 
 
-class Cache(NoCache):
+class Cache(StackCache):
     """Key-value cache of a stack of ``depth`` blocks.
 
     Args:

@@ -28,10 +28,10 @@ from heedful.kernels.prepacked_linear import (
     PrepackedLinear,
 )
 from heedful.layers.attention import Attention
+from heedful.layers.block import Block
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ALIGNED, AlignedLinear, Linear
 from heedful.models.base import Model
-from heedful.stack import Block
 
 M = TypeVar("M", bound=Model)
 log = logging.getLogger("heedful")

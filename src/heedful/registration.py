@@ -219,7 +219,7 @@ def _add_feed_forward(name: str, thing: Any) -> None:
 
 
 def _add_block(name: str, thing: Any) -> None:
-    from heedful.stack import BLOCKS
+    from heedful.layers.block import BLOCKS
 
     BLOCKS[name] = _maker("block", name, thing)
 

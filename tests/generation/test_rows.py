@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.cache import NoCache
+from heedful.cache import StackCache
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
 from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, align
@@ -93,7 +93,7 @@ class Uncached(DecoderState):
     """Reads everything again at each step."""
 
     def make_cache(self, steps):
-        self.cache = NoCache()
+        self.cache = StackCache()
 
     def prefill(self):
         self.seen, self.seen_real = self.prompt.clamp(min=0), self.prompt >= 0

@@ -737,7 +737,7 @@ def test_one_rank_of_ddp_and_of_fsdp_has_the_losses_of_one_process(text: Path, t
 SHARDED = """
 import sys, torch, torch.distributed as dist, heedful
 from heedful import presets
-from heedful.stack import Block
+from heedful.layers.block import Block
 from heedful.training.engine import Sharded
 from heedful.util.ranks import Ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore

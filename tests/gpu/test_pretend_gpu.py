@@ -52,8 +52,8 @@ from heedful.inspection.logit_lens import logit_lens
 from heedful.inspection.position_tables import position_similarity
 from heedful.inspection.pruning import prune
 from heedful.kernels.plan import apply_training_plan
+from heedful.layers.block import Block
 from heedful.optimize_model import optimize
-from heedful.stack import Block
 from heedful.tasks.contrastive_loss import cosent
 from heedful.tasks.model_setup import load_with_head
 from heedful.training.engine import Alone

@@ -37,12 +37,13 @@ from heedful.kernels.unpadded import (
 )
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import explicit_attention, fused_attention
+from heedful.layers.block import Block, Residual
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.linear import Linear, ScaledLinear
 from heedful.layers.norm import Identity, LayerNorm
 from heedful.models import Model
 from heedful.pretrained.scaled_output import scale_output
-from heedful.stack import Block, Residual, Stack, padded, set_drop_path
+from heedful.stack import Stack, padded, set_drop_path
 from tolerances import approx, assert_close
 
 IDS = torch.tensor([[5, 7, 9, 4], [6, 3, 0, 0]])

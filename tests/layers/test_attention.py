@@ -16,7 +16,8 @@ from heedful.config import AlibiPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
 from heedful.layers.attention import AttentionCache
-from heedful.stack import Block, Stack
+from heedful.layers.block import Block
+from heedful.stack import Stack
 from tolerances import assert_close
 
 BODIES = [fused_attention, explicit_attention]
@@ -280,6 +281,12 @@ def test_a_bias_of_another_precision_is_not_misread(body: Callable[..., Tensor])
 def test_a_part_alone_refuses_what_it_cannot_be(make: Callable[[], Attention], said: str) -> None:
     with pytest.raises(HeedfulError, match=said):
         make()
+
+
+def test_cross_attention_without_memory_refuses() -> None:
+    stack = Stack(StackConfig(dim=16, depth=1, heads=4, cross=True))
+    with pytest.raises(HeedfulError, match="needs memory"):
+        stack(torch.randn(2, 5, 16))
 
 
 @pytest.mark.parametrize("position", [None, RotaryPosition(), AlibiPosition()])

@@ -28,8 +28,9 @@ from heedful.errors import HeedfulError
 from heedful.kernels import using
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.layers import Attention
+from heedful.layers.block import Block
 from heedful.layers.position import PositionBias
-from heedful.stack import Block, Stack
+from heedful.stack import Stack
 from tolerances import assert_close
 
 B, T, D, H, E = 2, 6, 8, 2, 4
@@ -233,7 +234,7 @@ def test_a_block_alone_attends_as_its_stack_does(position: Any, causal: bool, na
     stack, x = stack_of(position, causal=causal, placement="post"), torch.randn(B, T, D).double()
     packed = torch.tensor([[1, 1, 1, 2, 2, 2], [0, 1, 1, 2, 2, 2]])
     mask = {"none": None, "padding": REAL, "packed": packed, "whole": WHOLE}[name]
-    tokens = heedful.cache.NoCache().extend(x, mask)
+    tokens = heedful.cache.StackCache().extend(x, mask)
     encoding = stack.encoding(tokens.queries, tokens.keys)
     assert_close(stack.block[0](x, mask, position=encoding), stack(x, mask))
 

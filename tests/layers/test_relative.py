@@ -183,7 +183,7 @@ def test_blocks_give_what_the_whole_gives(position: Any, padded: bool, monkeypat
     whole = learned()
     for block, stored in ((2 * H * T * T, 512), (2 * H * T, 512), (2 * H * T, 2), (1, 2)):
         monkeypatch.setitem(relative.BLOCK, "cpu", block)
-        monkeypatch.setattr("heedful.layers.attention_kernels.STORED", stored)
+        monkeypatch.setattr("heedful.layers.row_layout.STORED", stored)
         monkeypatch.setattr(relative, "STORED_INDEX", block)
         for found, expected in zip(learned(), whole, strict=True):
             assert_close(found, expected)

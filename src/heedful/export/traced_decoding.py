@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.cache import NoCache
+from heedful.cache import StackCache
 from heedful.config import StackConfig
 from heedful.export.traceable import Traceable
 from heedful.kernels.plan import Plan
@@ -46,7 +46,7 @@ class Past(AttentionCache):
         return self.pair
 
 
-class TracedCache(NoCache):
+class TracedCache(StackCache):
     """Positions and masks from ``real`` (B, S), True for the non-padding ones of all tokens so far.
 
     Args:

@@ -19,9 +19,9 @@ from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.taps import eager
 from heedful.inspection.tensor_paths import HookPoint, select_hook_points
+from heedful.layers.block import Block
 from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
-from heedful.stack import Block
 from heedful.util.exact import as_float64
 
 GROUPS = 8

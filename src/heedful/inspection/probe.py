@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.layers.attention_kernels import AttendWithTerms, Bias, repeat_shared_rows
+from heedful.layers.attention_kernels import Bias, repeat_shared_rows
 from heedful.layers.mask import Mask
+from heedful.layers.row_layout import AttendWithTerms
 
 Edit = Callable[[Tensor], Tensor]
 Read = Callable[[Tensor], None]

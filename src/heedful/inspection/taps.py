@@ -28,16 +28,10 @@ from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
 from heedful.kernels.registered_attention import RegisteredAttention
 from heedful.layers.attention import Attention
-from heedful.layers.attention_kernels import (
-    BATCH,
-    Bias,
-    add_value_rows,
-    attention_scores,
-    repeat_shared_rows,
-    weights_of,
-)
+from heedful.layers.attention_kernels import Bias, attention_scores, repeat_shared_rows, weights_of
 from heedful.layers.mask import Mask, mask_rows
 from heedful.layers.relative import TERMS, ScoreTerms
+from heedful.layers.row_layout import BATCH, add_value_rows
 
 SharedInput = tuple[Tensor, Tensor, Mask, Bias]  # keys, values, mask and bias
 

@@ -14,10 +14,11 @@ from torch import nn
 from heedful import heads
 from heedful.errors import HeedfulError, nearest
 from heedful.layers.attention import Attention
+from heedful.layers.block import Block, Residual
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
 from heedful.models.encoder_decoder import EncoderDecoder
-from heedful.stack import Block, Residual, Stack
+from heedful.stack import Stack
 
 WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 

@@ -39,13 +39,14 @@ from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.unpadded import is_standard, unpadded_inference
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import Bias, float_mask, fused_attention
+from heedful.layers.block import Block, Residual, Skip
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity, LayerNorm, RMSNorm
 from heedful.layers.position import Alibi, Learned, PositionScheme, Relative, Rotary, Rotation, Sinusoidal
 from heedful.layers.relative import SharedTerms
-from heedful.stack import Block, Residual, Skip, Stack, StackInput, block_input
+from heedful.stack import Stack, StackInput, block_arguments, stack_embedding
 
 StepCache = Cache | StaticCache | SlotCache
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
@@ -295,14 +296,16 @@ class CompiledStep:
 
     def __call__(self, stack: Stack, batch: StackInput, cache: StepCache) -> Tensor:
         """Returns the final hidden states (R, 1, D) of a token of each row, which joins the cache."""
-        x, _, contexts = block_input(stack, batch, cache)
-        rows, position = len(x), contexts[0]["position"]  # rotates the queries, in every block alike
+        tokens = cache.extend(batch.x, batch.mask)
+        x, _ = stack_embedding(stack, batch, tokens)
+        arguments = block_arguments(stack, batch, tokens)
+        first = arguments[stack.windows[0]]
+        rows, position = len(x), first["position"]  # rotates the queries, in every block alike
         scratch = torch.empty(rows * self.width)
         stream = scratch[: rows * self.dim]
         stream.view_as(x).copy_(x)
-        of_window = dict(zip(stack.windows, contexts, strict=True))
-        biases = {window: bias_of(context["mask"], context["position"].bias) for window, context in of_window.items()}
-        cross_bias = bias_of(contexts[0]["memory_mask"])
+        biases = {window: bias_of(own["mask"], own["position"].bias) for window, own in arguments.items()}
+        cross_bias = bias_of(first["memory_mask"])
         keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
         for layer, (own, cross) in enumerate(pairs):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.cache import Cache, Cross, NoCache, Stored, selected_rows
+from heedful.cache import Cache, Cross, StackCache, Stored, selected_rows
 from heedful.errors import HeedfulError
 from heedful.layers.attention import AttentionCache, KeysValues, Project
 from heedful.layers.mask import TokenPositions
@@ -73,7 +73,7 @@ class Ring(NamedTuple):
         return newest - (newest - self.columns) % self.capacity
 
 
-class RingCache(NoCache):
+class RingCache(StackCache):
     """Base of caches of preallocated columns, for calls of one token a row.
 
     Attributes:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import PrepackedLinear
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues
-from heedful.layers.attention_kernels import BATCH, RowLayout
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
-from heedful.layers.position import NO_ENCODING, PositionEncoding
+from heedful.layers.position import PositionEncoding
+from heedful.layers.row_layout import BATCH, RowLayout
 
 MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]  # weight (out, in), bias (out,) → a linear map
 
@@ -42,7 +42,7 @@ class FusedAttention(Attention):
         biases: list[Tensor] = [part.bias for part in projections if part.bias is not None]
         self.projections = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
         self.query_norm, self.key_norm, self.relative = attention.query_norm, attention.key_norm, attention.relative
-        self.alone = attention.alone
+        self.without_stack = attention.without_stack
         self.out = make_linear(attention.out.weight, attention.out.bias)  # type: ignore[assignment]  # any linear map
         self.projected: tuple[Tensor, Tensor, Tensor] | None = None  # the last rows, their queries and keys
 
@@ -59,8 +59,8 @@ class FusedAttention(Attention):
         """Computes ``Attention.forward`` for self-attention; raises ``HeedfulError`` for another ``source``."""
         if source is not None:
             raise HeedfulError("fused projections compute self-attention only; use an Attention for cross-attention")
-        mask = self.own_mask(mask, position, x.size(1), rows)
-        position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
+        mask, position = self.checked(mask, position, x.size(1), rows)
+        cache = cache or NO_ATTENTION_CACHE
         q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))  # (B, heads, T, E)
         k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))
         q, dropout = position.rotate(self.query_norm(q)), self.dropout if self.training else 0.0

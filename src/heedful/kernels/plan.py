@@ -35,22 +35,12 @@ from heedful.kernels.unpadded import unpadded_inference, unpadded_training
 from heedful.kernels.varlen import gpu_attention, product_dtype, varlen_layout
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import Attend, explicit_attention, fused_attention
+from heedful.layers.block import Add, Block, BlockCall, Residual, Sublayer, every_slot, run_sublayers
 from heedful.layers.dropout import Drop, Dropout, DropPath
 from heedful.layers.linear import AlignedLinear, Linear, Multiply, ScaledLinear
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity
-from heedful.stack import (
-    Add,
-    Block,
-    BlockCall,
-    Layout,
-    Residual,
-    Stack,
-    Sublayer,
-    every_slot,
-    padded,
-    run_sublayers,
-)
+from heedful.stack import Layout, Stack, padded
 
 M = TypeVar("M", bound=nn.Module)
 AUTO = "auto"  # the value of Model.kernels before a plan is applied: as written, and generation chooses

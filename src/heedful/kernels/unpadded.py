@@ -21,12 +21,14 @@ from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
 from heedful.layers.attention import Attention
-from heedful.layers.attention_kernels import BATCH, Attend, Bias, RowLayout, fused_attention
+from heedful.layers.attention_kernels import Attend, Bias, fused_attention
+from heedful.layers.block import Block, Residual
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, TokenPositions, own_positions, padding_mask, token_positions
 from heedful.layers.position import RowEncoding
 from heedful.layers.relative import ScoreTerms, Segments
-from heedful.stack import ALL_TOKENS, Block, BlockContext, Residual, Stack, StackInput, padded
+from heedful.layers.row_layout import BATCH, RowLayout
+from heedful.stack import ALL_TOKENS, BlockArguments, Stack, StackInput, padded
 
 
 def is_observed(part: nn.Module) -> bool:
@@ -130,7 +132,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     x, memory = batch.x, batch.memory
     tokens = own_positions(x, batch.mask)
     padded_position = stack.encoding(tokens.queries, tokens.keys, batch.segments)
-    under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.attention_masks}
+    under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.mask_functions}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
     rotation = stack.encoding(row.positions, row.positions[:, :0])
@@ -297,8 +299,8 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     rotation = stack.encoding(row.positions, row.positions[:, :0])
     segments = None if batch.segments is None else batch.segments.flatten()[row.indices]
     rows = GroupRows(row.groups, segments=segments)
-    contexts: dict[int | None, BlockContext] = {}
-    for window in stack.attention_masks:
+    contexts: dict[int | None, BlockArguments] = {}
+    for window in stack.mask_functions:
         own_mask, position = stack.under_mask(longest_position, longest_tokens, window)
         contexts[window] = {"mask": own_mask, "position": RowEncoding(rotation, position), "rows": rows}
     x = stack.position.embed(row.gather(x), row.positions, longest)
@@ -322,7 +324,7 @@ def tokens_needed(stack: Stack, batch: StackInput) -> slice:
     return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
 
 
-def last_block(block: nn.Module, x: Tensor, selected: Tensor, context: BlockContext) -> Tensor:
+def last_block(block: nn.Module, x: Tensor, selected: Tensor, context: BlockArguments) -> Tensor:
     """Returns the output (1, M, D) of a block at ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all."""
     assert isinstance(block, Block)  # ``attends_with``
     residual = block.attention_residual

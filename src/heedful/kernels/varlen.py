@@ -27,10 +27,11 @@ from torch import Tensor
 from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
 from heedful.layers.attention import Attention
-from heedful.layers.attention_kernels import BATCH, Attend, Bias, RowLayout, fused_attention
-from heedful.layers.mask import Mask
+from heedful.layers.attention_kernels import Attend, Bias, fused_attention
+from heedful.layers.mask import Mask, bidirectional, causal
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
-from heedful.stack import Stack, StackInput, bidirectional, causal, padded
+from heedful.layers.row_layout import BATCH, RowLayout
+from heedful.stack import Stack, StackInput, padded
 
 Condition = TypeVar("Condition", bound=Callable[..., bool])
 
@@ -271,7 +272,7 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
             order = FrontOrder(batch.mask)
             batch, starts = batch._replace(x=order.move(batch.x), mask=order.real), order.starts
         assert starts is not None  # ``uses_varlen``
-        rows = {window: Sequences(starts, starts, reach(stack, window)) for window in stack.attention_masks}
+        rows = {window: Sequences(starts, starts, reach(stack, window)) for window in stack.mask_functions}
     if cross:
         assert batch.memory is not None  # ``uses_varlen``
         assert batch.memory_mask is not None
@@ -312,7 +313,7 @@ def without_padding(stack: Stack, batch: StackInput) -> Tensor:
     if not len(row.indices):
         return torch.zeros_like(batch.x)
     starts = F.pad(batch.mask.sum(1).cumsum(0), (1, 0)).int()
-    rows = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.attention_masks}
+    rows = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.mask_functions}
     position = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.embedding_norm(stack.position.embed(row.gather(batch.x), row.positions, longest))
     for block, window in zip(stack.block, stack.windows, strict=True):
@@ -359,7 +360,7 @@ def takes_heads(attention: Attention) -> bool:
 
 def reach(stack: Stack, window: int | None) -> tuple[int, int]:
     """Returns the window of a stack's own mask in the blocks with this ``window``, for ``varlen_attention``."""
-    if stack.attention_masks[window] is bidirectional:
+    if stack.mask_functions[window] is bidirectional:
         return -1, -1
     return (-1, 0) if window is None else (window - 1, 0)
 
@@ -371,5 +372,5 @@ def needs_mask_if_right_padded(stack: Stack) -> bool:
     caller must know that padding is on the right without reading the mask, and must not read outputs at padding. The
     mask is needed on a CPU, whose layout removes padding, and by registered norms and custom blocks, which may use it.
     """
-    is_causal = {*stack.attention_masks.values()} == {causal} and stack.config.norm in TOKEN_NORMS
+    is_causal = {*stack.mask_functions.values()} == {causal} and stack.config.norm in TOKEN_NORMS
     return not (is_causal and stack.layout is varlen_layout and attends_with(stack, gpu_attention))

@@ -1,6 +1,6 @@
 """Layers: building blocks that all families share, each usable alone. A change here changes every model.
 
-norm · feedforward · position · mask · attention · embedding · linear · dropout
+norm · feedforward · position · mask · attention · embedding · linear · dropout · block
 """
 
 from heedful.layers.attention import Attention

@@ -13,20 +13,13 @@ from torch import Tensor, nn
 
 from heedful.config import LearnedPosition, NoPosition, SinusoidalPosition, StackConfig
 from heedful.errors import HeedfulError, lookup
-from heedful.layers.attention_kernels import (
-    BATCH,
-    Attend,
-    AttendWithTerms,
-    Bias,
-    RowLayout,
-    fused_attention,
-    is_registered,
-)
+from heedful.layers.attention_kernels import Attend, Bias, fused_attention, is_registered
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, check_boolean
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
 from heedful.layers.relative import RelativeLayer, SharedTerms, relative_layer_of
+from heedful.layers.row_layout import BATCH, AttendWithTerms, RowLayout
 
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
@@ -35,29 +28,29 @@ BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none
 
 
 class AttentionCache:
-    """Cache that stores nothing: every call computes its keys and values. Caches that store them: ``heedful.cache``."""
+    """Base class of the caches of an attention (``heedful.cache``). It stores nothing: each call has its own keys."""
 
     def update(self, project: Project) -> KeysValues:
         """Returns the keys and values (B, K, S, E) to attend to; ``project`` computes the new keys and values."""
         return project()
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the batch, in that order: beams in a new order, or only the unfinished sequences."""
+        """Keeps the stored ``rows`` of the batch, in that order: beams in a new order, or the unfinished sequences."""
 
 
 NO_ATTENTION_CACHE = AttentionCache()
 
 
-class StackNeeds(NamedTuple):
-    """Requirements that a stack's configuration sets for an attention that is called without its stack."""
+class WithoutStack(NamedTuple):
+    """What a stack's configuration says for an attention that is called without the stack."""
 
-    is_causal: bool = False
-    has_window: bool = False
-    has_position: bool = False  # in attention: not only in the embedding
+    is_causal: bool = False  # such an attention is causal too
+    has_window: bool = False  # it needs the mask that the stack makes
+    has_position: bool = False  # it needs the positions that the stack prepares; they act in attention
 
 
 class Attention(nn.Module):
-    """Multi-head attention: out(concat_h softmax(q_h k_hᵀ / √E) v_h).
+    """Multi-head attention: out(concat_h softmax(scale · q_h k_hᵀ + bias) v_h), scale = 1/√E.
 
     Vaswani et al. 2017, section 3.2; fewer key-value heads: Shazeer 2019, Ainslie et al. 2023.
 
@@ -65,23 +58,23 @@ class Attention(nn.Module):
         dim: width of inputs and outputs.
         heads: query heads.
         kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
-        head_dim: size of a head; default dim / heads. The scale is 1/√head_dim.
+        head_dim: size of a head; default dim / heads.
         bias: which projections have a bias: "all", "qkv", "out", "none".
         scale: "sqrt", or "none" for unscaled scores (T5).
         qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
         norm_eps: epsilon of that norm.
-        dropout: dropout probability of the attention weights in training; PyTorch has no fused CPU kernel with dropout.
-        attend: computes softmax(scale · q kᵀ + bias) v, or what a registered attention has in its place.
-        relative: the part of positions that depend on queries and keys (``heedful.layers.relative``); the scores of n
-            terms are divided by √n too.
+        dropout: dropout probability of the attention weights in training.
+        attend: computes softmax(scale · q kᵀ + bias) v. A registered attention may compute something else, and a plan
+            (``PLANS`` in ``heedful.kernels.plan``) may put another kernel in its place.
+        relative: the layer's part of positions that depend on queries and keys (``heedful.layers.relative``). Scores
+            that are the sum of n terms are divided by √n too.
 
     An attention made by ``Attention.of(config)`` can be called outside its stack: it is causal if ``config`` is. It
     raises ``HeedfulError`` if it needs positions, or the mask of a window, which only the stack prepares.
 
     Attributes:
-        attend: the argument above, or what a plan put in its place (``PLANS`` in ``heedful.kernels.plan``).
         probe: used in place of ``attend`` while tensors are recorded or changed (``heedful.inspection.probe``).
-        alone: what a stack's configuration asks of an attention without its stack.
+        without_stack: what ``Attention.of`` keeps of the configuration for such calls.
 
     >>> import torch
     >>> attention = Attention(16, heads=4, kv_heads=2)
@@ -92,7 +85,7 @@ class Attention(nn.Module):
     """
 
     probe: AttendWithTerms | None = None
-    alone = StackNeeds()
+    without_stack = WithoutStack()
 
     def __init__(
         self,
@@ -110,10 +103,9 @@ class Attention(nn.Module):
         relative: RelativeLayer[Any] | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads or heads
-        self.head_dim = head_dim or dim // heads
         if head_dim is None and dim % heads:
             raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change dim or heads, or give head_dim")
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim or dim // heads
         if heads % self.kv_heads:
             raise HeedfulError(
                 f"{heads} heads cannot share {self.kv_heads} key-value heads evenly; give kv_heads that divides {heads}"
@@ -123,9 +115,8 @@ class Attention(nn.Module):
         self.key = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
         self.value = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
         self.out = Linear(self.heads * self.head_dim, dim, bias=out_bias)
-        self.query_norm, self.key_norm = (
-            RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
-        )
+        self.query_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()
+        self.key_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()
         self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
         self.attend = attend
@@ -156,7 +147,7 @@ class Attention(nn.Module):
         )
         if not cross:
             has_position = not isinstance(config.position, NoPosition | SinusoidalPosition | LearnedPosition)
-            attention.alone = StackNeeds(config.causal, config.window is not None, has_position)
+            attention.without_stack = WithoutStack(config.causal, config.window is not None, has_position)
         return attention
 
     def forward(
@@ -176,7 +167,8 @@ class Attention(nn.Module):
             source: of the keys and values.
             mask: None, "causal", or a boolean tensor that broadcasts to (B, H, T, S), True where a query may attend to
                 a key.
-            position: the encoding that a scheme's ``prepare`` returned, with the bias of the scores if there is one.
+            position: the encoding that a scheme's ``prepare`` returned, with the bias of the scores if there is one. A
+                rotation is that of the queries and of the new keys alike; a cache holds rotated keys.
             cache: stores keys and values.
             rows: how the tokens lie in memory; by default as a batch. A layout of a plan has others.
 
@@ -185,34 +177,44 @@ class Attention(nn.Module):
                 configuration of the stack asks for.
         """
         source = x if source is None else source
-        mask = self.own_mask(mask, position, x.size(1), rows)
-        position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
+        mask, position = self.checked(mask, position, x.size(1), rows)
+        cache = cache or NO_ATTENTION_CACHE
         q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
-        attend = self.probe or partial(rows.attend, self.attend)  # beside a probe, ``rows`` is ``BATCH``
+        attend = self.probe or partial(rows.attend, self.attend)  # with a probe, layouts compute the whole batch
         dropout = self.dropout if self.training else 0.0
         y = attend(q, k, v, mask, self.score_bias(position, q), self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
-    def extra_repr(self) -> str:
-        """Returns the kernel, if it is not the fused one."""
-        return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
+    def split(self, x: Tensor) -> Tensor:
+        """Splits heads: (..., T, heads · E) → (..., heads, T, E)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
 
-    def own_mask(self, mask: Mask, position: PositionEncoding | None, queries: int, rows: RowLayout) -> Mask:
-        """Returns the mask of a call, by default that of the stack's configuration. Raises as ``forward``."""
+    def project(self, source: Tensor, position: PositionEncoding) -> KeysValues:
+        """Returns keys and values (B, K, S, E) of ``source`` (B, S, D), without those that a cache holds."""
+        k = position.rotate(self.key_norm(self.split(self.key(source))))
+        return k, self.split(self.value(source))
+
+    def checked(
+        self, mask: Mask, position: PositionEncoding | None, queries: int, rows: RowLayout
+    ) -> tuple[Mask, PositionEncoding]:
+        """Returns the mask and positions of a call, with defaults for a call without a stack. Raises as ``forward``.
+
+        Called so, a causal attention without a mask is "causal". A single query needs no mask: no key is after it.
+        """
         check_boolean(mask)
-        if position is None:
-            if self.alone.has_position or self.relative is not None:
-                raise HeedfulError(
-                    "the attention's configuration has positions, which are prepared by its stack; give position, as "
-                    "the stack's encoding(queries, keys) returns it, or call the stack"
-                )
-            position = NO_ENCODING
-        if mask is not None or position.has_mask or rows is not BATCH or not self.alone.is_causal or queries == 1:
-            return mask
-        if self.alone.has_window:
+        if position is None and (self.without_stack.has_position or self.relative is not None):
+            raise HeedfulError(
+                "the attention's configuration has positions, which are prepared by its stack; give position, as "
+                "the stack's encoding(queries, keys) returns it, or call the stack"
+            )
+        position = position or NO_ENCODING
+        has_mask = mask is not None or position.has_mask or rows is not BATCH
+        if has_mask or not self.without_stack.is_causal or queries == 1:
+            return mask, position
+        if self.without_stack.has_window:
             raise HeedfulError("the attention's window is known to its stack; give mask, or call the stack")
-        return "causal"
+        return "causal", position
 
     def score_bias(self, position: PositionEncoding, q: Tensor) -> Bias:
         """Returns what is added to the scores of the queries (B, H, T, E); raises as ``forward``."""
@@ -225,17 +227,13 @@ class Attention(nn.Module):
                 f"position is {type(position).__name__}; give position, as its stack's encoding(queries, keys) "
                 "returns it, or call the stack"
             )
-        return shared.bound(self.relative, self.project_rows, q.size(0) * q.size(2))
+        queries = q.size(0) * q.size(2)  # of all sequences: they decide in which order a layer computes its products
+        return shared.bound(self.relative, self.project_rows, queries)
 
     def project_rows(self, rows: Tensor) -> KeysValues:
-        """Returns the queries (H, P, E) and keys (K, P, E) of ``rows`` (P, D)."""
+        """Returns the queries (H, P, E) and keys (K, P, E) of a scheme's ``rows`` (P, D), one for each distance."""
         return self.query_norm(self.split(self.query(rows))), self.key_norm(self.split(self.key(rows)))
 
-    def project(self, source: Tensor, position: PositionEncoding) -> KeysValues:
-        """Returns keys and values (B, K, S, E) of ``source`` (B, S, D)."""
-        k = position.rotate(self.key_norm(self.split(self.key(source))))
-        return k, self.split(self.value(source))
-
-    def split(self, x: Tensor) -> Tensor:
-        """Splits heads: (..., T, heads · E) → (..., heads, T, E)."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
+    def extra_repr(self) -> str:
+        """Returns the kernel, if it is not the fused one."""
+        return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"

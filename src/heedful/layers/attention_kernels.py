@@ -1,4 +1,4 @@
-"""Implementations of attention for queries, keys and values: written out, PyTorch's fused kernel, and in blocks.
+"""Implementations of attention for given queries, keys and values: written out, and PyTorch's fused kernel.
 
 Shapes: B sequences, T queries, S keys, H query heads, K key-value heads (K divides H), E head size.
 """
@@ -12,21 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from heedful.errors import HeedfulError
 from heedful.layers.mask import Mask, add_bias, tensor_mask
-from heedful.layers.relative import STORED, ScoreTerms, block_sizes
+from heedful.layers.relative import ScoreTerms
 
-OTHER_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-Bias = Tensor | ScoreTerms | None  # of the scores: broadcasts to (B, H, T, S), or terms of a layer
+Bias = Tensor | ScoreTerms | None  # added to the scores: a tensor that broadcasts to (B, H, T, S), or a layer's terms
 
 
 class Attend(Protocol):
     """Implementation of attention: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E).
 
-    Adjacent rows of q may share keys and values, as the beams of a sentence share its source: k and v then have B / n
-    rows, each for n rows of q, and the mask depends on the keys alone, (B / n, 1, 1, S).
+    In decoding, n adjacent rows of q may share keys and values, as the beams of a sentence share its source: k and v
+    then have B / n rows, and the mask depends on the keys alone, (B / n, 1, 1, S). ``fused_attention`` takes such rows;
+    for the others, as ``explicit_attention``, ``repeat_shared_rows`` gives each row of q its own.
     """
 
     def __call__(
@@ -36,27 +35,26 @@ class Attend(Protocol):
 
 
 def is_registered(attend: Attend) -> bool:
-    """Returns True for a registered attention function (``heedful.register``), which is called once, with all queries.
+    """Returns True for a registered attention function (``heedful.register``).
 
-    It may not use softmax.
+    Such a function is called once, with all queries, since it need not be a softmax over the keys of each query.
     """
     return getattr(attend, "registered", False)
 
 
-class AttendWithTerms(Protocol):
-    """Attention whose bias may be terms that depend on the queries and keys: a kernel by rows, or a probe."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float) -> Tensor:
-        """Returns softmax(scale · q kᵀ + bias) v over the keys that ``mask`` allows."""
+MaskLike = TypeVar("MaskLike")
+BiasLike = TypeVar("BiasLike")
 
 
-class RowLayout(Protocol):
-    """Layout of the tokens of queries and keys in memory; computes their attention by a kernel for batches."""
-
-    def attend(
-        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
-    ) -> Tensor:
-        """Returns the output of attention, in the layout of ``q``."""
+def repeat_shared_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: MaskLike, bias: BiasLike
+) -> tuple[Tensor, Tensor, MaskLike, BiasLike]:
+    """Returns keys, values, mask and bias with as many rows as ``q``: repeated if rows of ``q`` share them."""
+    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
+        return k, v, mask, bias
+    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
+    own: Any = [x.expand(len(k), *x.shape[1:])[rows] if isinstance(x, Tensor) else x for x in (mask, bias)]
+    return k[rows], v[rows], *own
 
 
 # ---------------------------------------------------------------------------------------------------------- written out
@@ -83,7 +81,7 @@ def attention_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float)
 def weights_of(scores: Tensor) -> Tensor:
     """Returns softmax(scores) over the keys; zeros for a query whose scores are all −∞."""
     empty = (scores == float("-inf")).all(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # first 0: the gradient would be NaN too
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # without the first, gradients are NaN
 
 
 def explicit_attention(
@@ -117,49 +115,76 @@ def fused_attention(
     """Computes softmax(scale · q kᵀ + bias) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
 
     ``mask`` is None, "causal" (aligned bottom-right) or a boolean tensor (True: may attend); ``bias`` is added to the
-    scores. Rows of q that share keys become queries of one row, so that the keys are read once for these rows; they
-    raise ``HeedfulError`` for "causal". A plan (``heedful.kernels.plan``) may use another implementation: in training
-    on a CPU, ``heedful.kernels.blocked_attention``.
+    scores. A plan (``heedful.kernels.plan``) may use another implementation: in training on a CPU,
+    ``heedful.kernels.blocked_attention``. Raises ``HeedfulError`` if rows of q share keys under "causal".
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", None, scale=8**-0.5).shape
     torch.Size([1, 4, 3, 8])
     """
     if len(q) > len(k):
-        if isinstance(mask, str):
-            raise HeedfulError(
-                f"{len(q)} rows of queries share {len(k)} rows of keys, which takes a mask of the keys alone, not "
-                f"{mask!r}; give each row of queries its own keys"
-            )
-        shape = (len(k), -1, *q.shape[1:])  # (B / n, n, H, T, E)
-        y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, bias, scale, dropout)
-        return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
+        return _of_shared_keys(q, k, v, mask, bias, scale, dropout)
     if bias is not None:
         bias, mask = add_bias(mask, bias, q.size(-2), k.size(-2)), None
     grouped = q.size(1) != k.size(1)
-    if grouped and q.size(2) == 1 and not isinstance(mask, str):  # a group's heads become queries of one head
-        mask, bias = (_by_group(x, k.size(1)) for x in (mask, bias))
-        y = fused_attention(q[:, :, 0].unflatten(1, (k.size(1), -1)), k, v, mask, bias, scale, dropout)
-        return y.flatten(1, 2)[:, :, None]
+    if grouped and q.size(2) == 1 and not isinstance(mask, str):
+        return _of_grouped_query(q, k, v, mask, bias, scale, dropout)
     if isinstance(mask, str) and q.size(-2) == k.size(-2):  # the kernel's own causal mask is aligned top-left
         return F.scaled_dot_product_attention(q, k, v, None, dropout, True, scale=scale, enable_gqa=grouped)
-    tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
     if bias is not None:
-        tensor = bias.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
-    with nullcontext() if tensor is None or not q.is_cuda else without_cudnn():
+        tensor: Tensor | None = bias.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
+    else:
+        tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
+    with without_cudnn() if tensor is not None and q.is_cuda else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
 
 
-def without_cudnn() -> AbstractContextManager[Any]:
-    """Context manager that keeps attention from cuDNN's kernel.
+def _of_shared_keys(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """Computes attention of n adjacent rows of q as queries of one row, so that their keys are read once."""
+    if isinstance(mask, str):
+        raise HeedfulError(
+            f"{len(q)} rows of queries share {len(k)} rows of keys, which takes a mask of the keys alone, not "
+            f"{mask!r}; give each row of queries its own keys"
+        )
+    one_row = q.view(len(k), -1, *q.shape[1:]).transpose(1, 2).flatten(2, 3)  # (B / n, H, n · T, E)
+    y = fused_attention(one_row, k, v, mask, bias, scale, dropout)
+    return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
 
-    With a mask it gives a query that may attend to nothing a mean of the values, where all other kernels give zeros.
+
+def _of_grouped_query(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """Computes attention of one query for each row: the G heads that share a head's keys become G queries of that head.
+
+    q then has as many heads as k, so that ``fused_attention`` calls PyTorch's kernel.
     """
-    return sdpa_kernel(OTHER_KERNELS) if torch.compiler.is_compiling() else _WithoutCudnn()
+    mask, bias = (_by_group(x, k.size(1)) for x in (mask, bias))
+    queries = q[:, :, 0].unflatten(1, (k.size(1), -1))  # (B, H, 1, E) → (B, K, G, E)
+    return fused_attention(queries, k, v, mask, bias, scale, dropout).flatten(1, 2)[:, :, None]
+
+
+def _by_group(x: Tensor | None, kv_heads: int) -> Tensor | None:
+    """Returns a mask or bias of one query, (..., H, 1, S), with the heads of a group as queries: (..., K, G, S)."""
+    if x is None or x.ndim < 3 or x.size(-3) == 1:
+        return x
+    return x.squeeze(-2).unflatten(-2, (kv_heads, -1))  # (..., H, 1, S) → (..., H, S) → (..., K, G, S)
+
+
+KERNELS_WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def without_cudnn() -> AbstractContextManager[Any]:
+    """Returns a context manager in which PyTorch's attention does not use cuDNN.
+
+    With a mask, cuDNN's kernel gives a query that may attend to nothing the mean of the values; all others give zeros.
+    """
+    return sdpa_kernel(KERNELS_WITHOUT_CUDNN) if torch.compiler.is_compiling() else _WithoutCudnn()
 
 
 class _WithoutCudnn:
-    """Context manager for one call; it takes a twentieth of the time of ``sdpa_kernel``, which the compiler knows."""
+    """Switches cuDNN's kernel off in a twentieth of the time of ``sdpa_kernel``; the compiler cannot trace it."""
 
     def __enter__(self) -> None:
         self.before = torch.backends.cuda.cudnn_sdp_enabled()
@@ -167,87 +192,3 @@ class _WithoutCudnn:
 
     def __exit__(self, *error: object) -> None:
         torch.backends.cuda.enable_cudnn_sdp(self.before)
-
-
-def _by_group(mask: Tensor | None, kv_heads: int) -> Tensor | None:
-    """Returns a mask or bias of one query, (..., H, 1, S), with the heads of a group as queries: (..., K, G, S)."""
-    if mask is None or mask.ndim < 3 or mask.size(-3) == 1:
-        return mask
-    return mask.squeeze(-2).unflatten(-2, (kv_heads, -1))
-
-
-# ------------------------------------------------------------------------------------------------- in blocks of queries
-
-
-class BatchRows:
-    """Rows of a batch, whose sequences have as many queries and as many keys each: q (B, H, T, E), k (B, K, S, E)."""
-
-    def attend(
-        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
-    ) -> Tensor:
-        """Computes attention by a kernel; ``ScoreTerms`` become a bias on the scores, a block of queries at a time.
-
-        So every kernel that takes a bias takes positions that depend on the queries and keys, and no tensor of all
-        scores is made. In training the scores of up to ``STORED`` queries are stored for the backward pass; those of
-        more are computed again there.
-        """
-        if not isinstance(bias, ScoreTerms):
-            return kernel(q, k, v, mask, bias, scale, dropout)
-        sequences, queries = block_sizes(q, k)
-        if (sequences, queries) == (q.size(0), q.size(2)) or is_registered(kernel):
-            return _attend_block(kernel, q, k, v, mask, bias, scale, dropout, slice(None), slice(None))
-        recomputes = torch.is_grad_enabled() and q.size(2) > STORED
-        rows, row = [], 0
-        for own_q, own_k, own_v in zip(*(x.split(sequences) for x in (q, k, v)), strict=True):  # its gradient: one cat
-            own, blocks, first = slice(row, row := row + sequences), [], 0
-            for block_q in own_q.split(queries, 2):
-                part = slice(first, first := first + queries)
-                given = (kernel, block_q, own_k, own_v, mask, bias, scale, dropout, own, part)
-                y = checkpoint(_attend_block, *given, use_reentrant=False) if recomputes else _attend_block(*given)
-                blocks.append(y)
-            rows.append(torch.cat(blocks, 2))
-        return torch.cat(rows)
-
-
-BATCH = BatchRows()
-
-
-def _attend_block(
-    kernel: Attend,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Mask,
-    terms: ScoreTerms,
-    scale: float,
-    dropout: float,
-    sequences: slice,
-    queries: slice,
-) -> Tensor:
-    """Computes attention of a part of the sequences and queries, q (b, H, t, E): (b, H, t, E)."""
-    bias = terms.bias(q, k, scale, mask, sequences=sequences, queries=queries)
-    if terms.terms.value_rows is None:
-        return kernel(q, k, v, None, bias, scale, dropout)
-    weights = F.dropout(attention_weights(q, k, None, bias, scale), dropout)
-    y = weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
-    return y + terms.values(weights, sequences, queries)
-
-
-def add_value_rows(y: Tensor, weights: Tensor, bias: Bias) -> Tensor:
-    """Returns the mixed values ``y`` (B, H, T, E) with the value rows of ``ScoreTerms``, if they have any."""
-    return y + bias.values(weights) if isinstance(bias, ScoreTerms) and bias.terms.value_rows is not None else y
-
-
-MaskLike = TypeVar("MaskLike")
-BiasLike = TypeVar("BiasLike")
-
-
-def repeat_shared_rows(
-    q: Tensor, k: Tensor, v: Tensor, mask: MaskLike, bias: BiasLike
-) -> tuple[Tensor, Tensor, MaskLike, BiasLike]:
-    """Repeats keys, values, mask and bias if several rows of queries share them, so that each row has its own."""
-    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
-        return k, v, mask, bias
-    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
-    own: Any = [x.expand(len(k), *x.shape[1:])[rows] if isinstance(x, Tensor) else x for x in (mask, bias)]
-    return k[rows], v[rows], *own

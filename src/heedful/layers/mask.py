@@ -17,7 +17,7 @@ configurations of decoders require, else bidirectional.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -279,3 +279,35 @@ def own_positions(x: Tensor, real: Tensor | None) -> TokenPositions:
         return PackedPositions(positions, positions, real, x.size(1))
     positions = torch.arange(x.size(1), device=x.device)[None] if real is None else token_positions(real)
     return TokenPositions(positions, positions, real, x.size(1))
+
+
+# --------------------------------------------------------------------------------------- self-attention of a stack
+
+MaskFunction = Callable[[TokenPositions, int | None], Mask]  # of the tokens, and of a block's window
+
+
+def bidirectional(tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of an encoder: every token attends to all non-padding tokens."""
+    return None if tokens.real is None else tokens.mask(tokens.real)
+
+
+def causal(tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of a decoder: every token attends to the non-padding tokens up to itself."""
+    queries, keys = tokens.queries.size(1), tokens.keys.size(1)
+    if tokens.real is None:
+        return "causal" if queries > 1 else None  # a single query is the last token, which attends to all
+    return causal_mask(queries, keys, tokens.real.device) & tokens.mask(tokens.real)
+
+
+def sliding_window(tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of a decoder's block with a window: tokens attend to the last ``window`` tokens."""
+    assert window is not None
+    queries, keys = tokens.queries.size(1), tokens.keys.size(1)
+    mask = window_mask(tokens.queries, tokens.keys, window)
+    mask = mask & causal_mask(queries, keys, mask.device)
+    return mask if tokens.real is None else mask & tokens.mask(tokens.real)
+
+
+def stack_mask(function: MaskFunction, tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of self-attention in the blocks with this window: the caller's whole mask, if it gave one."""
+    return function(tokens, window) if tokens.whole_mask is None else tokens.whole_mask[:, None]

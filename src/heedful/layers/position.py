@@ -59,6 +59,13 @@ class PositionEncoding:
         """
         return mask, self
 
+    def with_segments(self, segments: Tensor, keys: int) -> PositionEncoding:
+        """Returns an encoding with the segments (B, T) of the queries, which are the last of ``keys`` tokens.
+
+        Earlier keys are of segment 0. Encodings without a term for segments ignore them.
+        """
+        return self
+
 
 NO_ENCODING = PositionEncoding()
 
@@ -111,6 +118,11 @@ class RelativeEncoding(PositionEncoding):
 
     def __init__(self, distances: Distances, shared: S, segments: Segments | None = None) -> None:
         self.bias: SharedTerms[S] = SharedTerms(distances, shared, segments)
+
+    def with_segments(self, segments: Tensor, keys: int) -> PositionEncoding:
+        """Returns the encoding with the segments of queries and keys."""
+        of_keys = F.pad(segments, (keys - segments.size(1), 0))
+        return RelativeEncoding(self.bias.distances, self.bias.shared, Segments(segments, of_keys))
 
 
 class RowEncoding(PositionEncoding):

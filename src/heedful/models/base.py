@@ -33,8 +33,7 @@ def device_of(name: str | torch.device | None) -> torch.device:
         raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or use 'cpu'") from None
 
 
-# arguments of transformers' models, and what they are here
-OTHER_NAMES = {
+TRANSFORMERS_ARGUMENTS = {  # arguments of transformers' models, and what a user of ours does in their place
     "input_ids": "pass the ids first: model(ids, mask)",
     "attention_mask": "pass it as mask: True or 1 for tokens, False or 0 for padding",
     "token_type_ids": "pass them as segments",
@@ -54,7 +53,7 @@ OTHER_NAMES = {
 
 @dataclass(slots=True)
 class ModelFolder:
-    """Facts about the folder that a model was read from, which writing it again needs; empty for a new model."""
+    """What writing a model again needs to know of the folder that it was read from; empty for a new model."""
 
     source: str = ""  # the folder's whole path, or the Hub's "org/name@revision"
     layout: str = ""  # model type of the folder; the model is written in its layout if that can express it
@@ -73,18 +72,18 @@ class Model(nn.Module):
 
     config: ModelConfig
     head: nn.Module
-    main: StackConfig  # of the encoder, or of a decoder alone: its ``init`` draws the weights outside stacks
-    # from a folder, or from the task of a run
+    main: StackConfig  # of the encoder, or of a decoder without one; initialises the weights outside stacks too
+    # what the model is for, as its folder or the task that trained it says
     labels: Sequence[str] = ()  # names of the head's classes
     multi_label: bool = False  # True if an input may have several classes, or none
     regression: bool = False  # True if the head's only output is a number, not the score of a class
     generation: Mapping[str, Any] = MappingProxyType({})  # defaults of ``generate``, which a caller's options override
-    fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
+    fresh: Sequence[str] = ()  # names of a loaded model's parameters that were drawn anew: an untrained head
     folder: ModelFolder  # where the weights were read from, and what writing the model again needs
-    # how it runs
+    # what was done to it since it was made: kernels, quantization, an adapter, recording
     observers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
-    kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
-    optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
+    kernels: str = "auto"  # name of the plan of kernels that was applied (heedful.kernels.plan); "auto": none
+    optimised: str = ""  # by ``heedful.optimize``: type of the weights, such as "int8"; "": not optimised
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
     adapter: object | None = None  # its adapter (``heedful.adapters``), beside the weights of ``folder.source``
@@ -94,10 +93,10 @@ class Model(nn.Module):
         self.folder = ModelFolder()
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
-        """Runs the model on a batch; raises ``HeedfulError`` with our name for an argument of transformers' models."""
-        if named and not OTHER_NAMES.keys().isdisjoint(named):
-            name = next(name for name in named if name in OTHER_NAMES)
-            raise HeedfulError(f"a model has no argument {name!r}; {OTHER_NAMES[name]}")
+        """Calls ``forward``. Raises ``HeedfulError`` for an argument of transformers' models, with its name here."""
+        for name in named:
+            if name in TRANSFORMERS_ARGUMENTS:
+                raise HeedfulError(f"a model has no argument {name!r}; {TRANSFORMERS_ARGUMENTS[name]}")
         output: Tensor = super().__call__(*args, **named)
         return output
 
@@ -107,7 +106,7 @@ class Model(nn.Module):
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy and pickle: everything except observers."""
+        """Returns the state to copy and pickle: everything except observers, which watch this object alone."""
         return {name: value for name, value in self.__dict__.items() if name != "observers"}
 
     @property

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import StackConfig
+from heedful.layers.block import Block, BlockFactory, norm_of
 from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
-from heedful.stack import Block, BlockFactory, norm_of
 
 
 def first_block_of(config: StackConfig) -> BlockFactory | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from heedful.cache import NoCache
+from heedful.cache import StackCache
 from heedful.config import DecoderConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
@@ -32,28 +32,27 @@ class Decoder(Model):
         self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
         self.initialise_weights()
 
+    def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: StackCache | None = None) -> Tensor:
+        """Returns the output of the head for ``ids`` (B, T), which follow the tokens in ``cache``.
+
+        A language model returns logits (B, T, V). ``mask`` is one of a model's masks (``heedful.layers.mask``), such as
+        (B, T), False at padding, or that of a prefix (``heedful.layers.prefix_mask``).
+        """
+        return self.output(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)
+
     def hidden(
         self,
         ids: Tensor,
         mask: Tensor | None = None,
         *,
-        cache: NoCache | None = None,
+        cache: StackCache | None = None,
         tokens_read: slice = ALL_TOKENS,
         text_starts: Tensor | None = None,
     ) -> Tensor:
         """Returns the final hidden states (B, T, D) of ``ids`` (B, T), which follow the tokens in ``cache``.
 
-        ``mask`` is (B, T), False at padding, or (B, T, T), True where the first token may attend to the second: the
-        whole mask, in place of causality (``heedful.layers.prefix_mask``). Hidden states of tokens outside
-        ``tokens_read`` may be zeros. ``text_starts`` are those of a packed batch (``heedful.layers.text_starts``), with
-        which a GPU computes attention within each text.
+        ``mask``, ``tokens_read`` and ``text_starts`` are as in ``Stack.forward``: hidden states of tokens that are not
+        read may be zeros, and ``text_starts`` change the speed on a GPU, not the result.
         """
         x = self.embedding(ids)
         return self.decoder(x, mask, cache=cache, tokens_read=tokens_read, text_starts=text_starts)
-
-    def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
-        """Returns the output of the head for ``ids`` (B, T), which follow the tokens in ``cache``.
-
-        A language model returns logits (B, T, V). ``mask`` is as in ``hidden``.
-        """
-        return self.output(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from heedful.cache import NoCache
+from heedful.cache import StackCache
 from heedful.config import EncoderConfig
-from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
 from heedful.models.base import Model
 from heedful.models.deberta import first_block_of
-from heedful.models.xlnet import query_stream
+from heedful.models.xlnet import query_hidden
 from heedful.stack import ALL_TOKENS, Stack
 
 
@@ -32,9 +30,17 @@ class Encoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
-        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # None but for DeBERTa's convolution
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # DeBERTa's differs from the others
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.initialise_weights()
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Returns the output of the head for ``ids`` (B, T); without a head, the hidden states (B, T, D).
+
+        ``mask`` is one of a model's masks (``heedful.layers.mask``), such as (B, T), False at padding. ``segments``
+        (B, T) numbers the texts of a pair, 0 and 1; by default all tokens are of one segment.
+        """
+        return self.output(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)
 
     def hidden(
         self,
@@ -42,17 +48,16 @@ class Encoder(Model):
         mask: Tensor | None = None,
         segments: Tensor | None = None,
         *,
-        cache: NoCache | None = None,
+        cache: StackCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
         """Returns the final hidden states (B, T, D) of ``ids`` (B, T).
 
-        ``mask`` is (B, T), False at padding, or (B, T, T), True where the first token may attend to the second. Hidden
-        states of tokens outside ``tokens_read`` may be zeros.
+        ``mask`` and ``tokens_read`` are as in ``Stack.forward``; hidden states of tokens not read may be zeros.
 
-        ``cache`` is the memory of a text read in parts (Dai et al. 2019, section 3.2): the tokens attend to those of
-        earlier calls too, whose keys and values it holds, and these do not attend to later ones.
-        ``Cache(depth, window=512)`` keeps only the last 512. To relative segments the memory counts as segment 0.
+        ``cache`` is the memory of a text read in parts (Dai et al. 2019, section 3.2). It holds the keys and values of
+        the parts read so far: the tokens of a part attend to those of earlier parts, and not to those of later parts.
+        ``Cache(depth, window=512)`` keeps only the last 512 tokens. Relative segments count them as segment 0.
 
         >>> import heedful, torch
         >>> from heedful.cache import Cache
@@ -62,9 +67,10 @@ class Encoder(Model):
         >>> torch.equal(hidden[0], model.hidden(first)), torch.allclose(hidden[1], model.hidden(second), atol=1e-3)
         (True, False)
         """
-        if self.main.relative_segments:
-            return self.encoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read, segments=segments)
-        return self.encoder(self.embedding(ids, segments), mask, cache=cache, tokens_read=tokens_read)
+        in_attention = self.main.relative_segments  # not in the embedding
+        x = self.embedding(ids, None if in_attention else segments)
+        own = segments if in_attention else None
+        return self.encoder(x, mask, cache=cache, tokens_read=tokens_read, segments=own)
 
     def query_hidden(
         self,
@@ -74,41 +80,9 @@ class Encoder(Model):
         mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Returns the final query stream (B, M, D) at the positions ``targets`` (B, M), which predicts their tokens.
+        """Returns the final query stream (B, M, D) of an XLNet, which predicts the tokens at the positions ``targets``.
 
-        Two-stream attention (Yang et al. 2019, section 2.3). The content stream h begins with the tokens, the query
-        stream g with one vector for all. In each block g_t attends to the content of the tokens that ``visible``
-        (B, T, T) allows token t, and h_t to these and itself. So that g_t does not know token t, the tokens that it
-        attends to may not attend to t either: in an order of all tokens, each attends to those before it. ``mask``
-        (B, T) is False at padding. The model needs ``embedding.query``.
-
-        >>> import heedful, torch
-        >>> model = heedful.create(heedful.presets.xlnet(16, 2, 4, vocab=50), seed=0).eval()
-        >>> visible = torch.tensor([True, False, True]).expand(1, 3, 3)  # no token attends to the second
-        >>> a, b = (model.query_hidden(torch.tensor([[5, x, 9]]), visible, torch.tensor([[1]])) for x in (7, 8))
-        >>> a.shape, torch.equal(a, b)
-        (torch.Size([1, 1, 16]), True)
+        ``targets`` is (B, M), ``visible`` (B, T, T): see ``heedful.models.xlnet.query_hidden``. Raises ``HeedfulError``
+        for a model without ``embedding.query``.
         """
-        if self.embedding.query is None:
-            raise HeedfulError("the model has no query stream; create it with EmbeddingConfig(query=True)")
-        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
-        visible = visible & real[:, None]
-        own = torch.eye(ids.size(1), dtype=torch.bool, device=ids.device) & real[:, None]
-        g = self.embedding.query.expand(*targets.shape, -1)
-        return query_stream(
-            self.encoder,
-            self.embedding(ids),
-            g,
-            mask=visible | own,
-            query_mask=visible,
-            targets=targets,
-            segments=segments,
-        )
-
-    def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Returns the output of the head for ``ids`` (B, T); without a head, the hidden states (B, T, D).
-
-        ``mask`` is as in ``hidden``. ``segments`` (B, T) numbers the texts of a pair, 0 and 1; by default all tokens
-        are of one segment.
-        """
-        return self.output(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)
+        return query_hidden(self.encoder, self.embedding, ids, visible, targets, mask, segments)

@@ -26,18 +26,18 @@ class VisionTransformer(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = PatchEmbedding.of(config.patches, config.encoder.dim)
-        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # None but for DeBERTa's convolution
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
         self.initialise_weights()
-
-    def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
-        """Returns the final hidden states (B, tokens, D) of ``pixels`` (B, channels, height, width).
-
-        Prefix tokens, a class token and others, come first, then patches. Hidden states of tokens outside
-        ``tokens_read`` may be zeros.
-        """
-        return self.encoder(self.embedding(pixels), tokens_read=tokens_read)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns the output of the head, class logits (B, labels); without a head, the hidden states."""
         return self.output(self.hidden(pixels, tokens_read=self.tokens_read))
+
+    def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
+        """Returns the final hidden states (B, T, D) of ``pixels`` (B, channels, height, width).
+
+        The T tokens are prefix tokens, such as the class token, then patches. Hidden states of tokens outside
+        ``tokens_read``, a slice, may be zeros.
+        """
+        return self.encoder(self.embedding(pixels), tokens_read=tokens_read)

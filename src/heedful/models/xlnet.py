@@ -12,10 +12,56 @@ import torch
 from torch import Tensor
 
 from heedful.cache import Cross
+from heedful.errors import HeedfulError
+from heedful.layers.block import Block
+from heedful.layers.embedding import TokenEmbedding
 from heedful.layers.mask import Mask
 from heedful.layers.position import RelativeEncoding
 from heedful.layers.relative import Distances, Segments
-from heedful.stack import Block, Stack
+from heedful.stack import Stack
+
+
+def query_hidden(
+    stack: Stack,
+    embedding: TokenEmbedding,
+    ids: Tensor,
+    visible: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    segments: Tensor | None = None,
+) -> Tensor:
+    """Returns the final query stream (B, M, D) at the positions ``targets`` (B, M), which predicts their tokens.
+
+    Two-stream attention (Yang et al. 2019, section 2.3). The content stream h begins with the tokens, the query stream
+    g with one vector for all. ``visible`` (B, T, T) is True where the first token may attend to the second. In each
+    block g_t attends to the content of the tokens that are visible to token t, and h_t to these tokens and token t. The
+    caller must see to it that token t does not reach g_t through others: an order of all tokens, in which those before
+    a token are visible to it, has no such way.
+
+    Args:
+        stack: of standard blocks, with positions that depend on queries and keys.
+        embedding: with a ``query`` vector; ``HeedfulError`` without.
+        ids: (B, T).
+        visible: as above.
+        targets: as above.
+        mask: (B, T), False at padding.
+        segments: (B, T), as in ``Stack.forward``.
+
+    >>> import heedful, torch
+    >>> model = heedful.create(heedful.presets.xlnet(16, 2, 4, vocab=50), seed=0).eval()
+    >>> visible = torch.tensor([True, False, True]).expand(1, 3, 3)  # no token attends to the second
+    >>> a, b = (model.query_hidden(torch.tensor([[5, x, 9]]), visible, torch.tensor([[1]])) for x in (7, 8))
+    >>> a.shape, torch.equal(a, b)
+    (torch.Size([1, 1, 16]), True)
+    """
+    if embedding.query is None:
+        raise HeedfulError("the model has no query stream; create it with EmbeddingConfig(query=True)")
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    visible = visible & real[:, None]
+    itself = torch.eye(ids.size(1), dtype=torch.bool, device=ids.device) & real[:, None]
+    g = embedding.query.expand(*targets.shape, -1)
+    x = embedding(ids, None if stack.config.relative_segments else segments)
+    return query_stream(stack, x, g, visible | itself, visible, targets, segments)
 
 
 def query_stream(
@@ -71,7 +117,7 @@ def both_streams(
 
 
 def encoding_at(encoding: RelativeEncoding, tokens: Tensor) -> RelativeEncoding:
-    """Returns the encoding of the queries ``tokens`` (B, M) alone, of one query for each key."""
+    """Returns an encoding that has a query at each key's position for the queries at ``tokens`` (B, M) alone."""
     distances, segments = encoding.bias.distances, encoding.bias.segments
     queries = distances.queries.expand(len(tokens), -1).gather(1, tokens)
     keys = distances.keys.expand(len(tokens), -1)

@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from heedful.stack import Block
+from heedful.layers.block import Block
 from heedful.util.ranks import Ranks
 from heedful.util.sharding import among
 
