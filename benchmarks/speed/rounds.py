@@ -95,9 +95,11 @@ class Workers:
 
     def opening(self, competitor: Competitor) -> Worker:
         """The process in which a program is to be opened: a new one, if an earlier model ended it."""
-        if self.of(competitor).process.poll() is not None:
-            key = competitor.program if self.plan.short else competitor.name
-            self.programs.pop(key).close()
+        worker = self.of(competitor)
+        if worker.process.poll() is None:
+            return worker
+        worker.close()
+        self.programs = {key: other for key, other in self.programs.items() if other is not worker}
         return self.of(competitor)
 
     def close(self) -> None:

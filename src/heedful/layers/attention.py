@@ -42,7 +42,7 @@ NO_ATTENTION_CACHE = AttentionCache()
 
 
 class WithoutStack(NamedTuple):
-    """What a stack's configuration says for an attention that is called without the stack."""
+    """Properties of a stack's configuration that an attention needs when it is called without the stack."""
 
     is_causal: bool = False  # such an attention is causal too
     has_window: bool = False  # it needs the mask that the stack makes

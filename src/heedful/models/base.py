@@ -53,7 +53,7 @@ TRANSFORMERS_ARGUMENTS = {  # arguments of transformers' models, and what a user
 
 @dataclass(slots=True)
 class ModelFolder:
-    """What writing a model again needs to know of the folder that it was read from; empty for a new model."""
+    """Facts about the folder that a model was read from, which ``save_pretrained`` uses; empty for a new model."""
 
     source: str = ""  # the folder's whole path, or the Hub's "org/name@revision"
     layout: str = ""  # model type of the folder; the model is written in its layout if that can express it

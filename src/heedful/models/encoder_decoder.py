@@ -39,7 +39,7 @@ class EncoderDecoder(Model):
         super().__init__()
         self.config, self.main = config, config.encoder
         self.embedding = embedding_of(config.source, config.encoder.dim)
-        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # DeBERTa's differs from the others
+        self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # DeBERTa: with a convolution
         same_width = config.encoder.dim == config.decoder.dim
         self.memory_projection = nn.Identity() if same_width else Linear(config.encoder.dim, config.decoder.dim)
         target = TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding

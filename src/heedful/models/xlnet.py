@@ -34,9 +34,9 @@ def query_hidden(
 
     Two-stream attention (Yang et al. 2019, section 2.3). The content stream h begins with the tokens, the query stream
     g with one vector for all. ``visible`` (B, T, T) is True where the first token may attend to the second. In each
-    block g_t attends to the content of the tokens that are visible to token t, and h_t to these tokens and token t. The
-    caller must see to it that token t does not reach g_t through others: an order of all tokens, in which those before
-    a token are visible to it, has no such way.
+    block g_t attends to the content of the tokens that are visible to token t, and h_t to these tokens and token t. If
+    token t is visible to one of these tokens, or to a token that is visible to these, g_t depends on it. With the
+    tokens in any order, and the earlier ones visible to each, it does not.
 
     Args:
         stack: of standard blocks, with positions that depend on queries and keys.
@@ -59,42 +59,18 @@ def query_hidden(
     real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
     visible = visible & real[:, None]
     itself = torch.eye(ids.size(1), dtype=torch.bool, device=ids.device) & real[:, None]
-    g = embedding.query.expand(*targets.shape, -1)
-    x = embedding(ids, None if stack.config.relative_segments else segments)
-    return query_stream(stack, x, g, visible | itself, visible, targets, segments)
-
-
-def query_stream(
-    stack: Stack,
-    x: Tensor,
-    g: Tensor,
-    mask: Tensor,
-    query_mask: Tensor,
-    targets: Tensor,
-    segments: Tensor | None = None,
-) -> Tensor:
-    """Maps the query stream ``g`` (B, M, D) at the positions ``targets`` (B, M) to its final states (B, M, D).
-
-    Yang et al. 2019, section 2.3.
-
-    Args:
-        stack: of standard blocks, with positions that depend on queries and keys.
-        x: (B, T, D) embeddings of the tokens, the content stream.
-        g: (B, M, D) first states of the query stream.
-        mask: (B, T, T), True where the first token of the content may attend to the second.
-        query_mask: (B, T, T) the same for queries of the query stream, which may not attend to themselves.
-        targets: (B, M) positions of the query stream.
-        segments: as in ``Stack.forward``.
-    """
-    positions = torch.arange(x.size(1), device=x.device)[None]
+    content_mask = (visible | itself)[:, None]  # (B, 1, T, T)
+    query_mask = visible.gather(1, targets[..., None].expand(-1, -1, ids.size(1)))[:, None]  # (B, 1, M, T)
+    positions = torch.arange(ids.size(1), device=ids.device)[None]
     content = stack.encoding(positions, positions, segments)
     assert isinstance(content, RelativeEncoding)  # the configuration has checked it
     query = encoding_at(content, targets)
-    rows = query_mask.gather(1, targets[..., None].expand(-1, -1, x.size(1)))  # (B, M, T)
+    x = embedding(ids, None if stack.config.relative_segments else segments)
+    g = embedding.query.expand(*targets.shape, -1)
     x, g = (stack.dropout(stack.embedding_norm(stream, None)) for stream in (x, g))
     for block in stack.block:
         assert isinstance(block, Block)  # the configuration has checked it
-        streams: Any = block.run(MethodType(both_streams, block), x, g, mask[:, None], rows[:, None], content, query)
+        streams: Any = block.run(MethodType(both_streams, block), x, g, content_mask, query_mask, content, query)
         x, g = streams
     return stack.norm(g, None)
 
@@ -117,7 +93,7 @@ def both_streams(
 
 
 def encoding_at(encoding: RelativeEncoding, tokens: Tensor) -> RelativeEncoding:
-    """Returns an encoding that has a query at each key's position for the queries at ``tokens`` (B, M) alone."""
+    """Returns ``encoding``, which has a query at every position, for the queries at ``tokens`` (B, M) alone."""
     distances, segments = encoding.bias.distances, encoding.bias.segments
     queries = distances.queries.expand(len(tokens), -1).gather(1, tokens)
     keys = distances.keys.expand(len(tokens), -1)
