@@ -43,6 +43,15 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_kernels() -> None:
+    """Kernels are compiled before the first test, not in the background of the tests that decode."""
+    from heedful.kernels import few_rows
+
+    if few_rows.compiler() is not None:
+        few_rows.library()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _log() -> Iterator[None]:
     """The tests of a module leave no filter on the log, which would hide the warnings of later tests."""

@@ -550,7 +550,7 @@ def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
     assert cli.main([*tokens, "--dtype", "int8", "--num-beams", "5", "--max-new-tokens", "9"]) == 0
     decoding = {"num_beams": 5, "max_new_tokens": 9}
     options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid", "draw": None}
-    options |= {"dtype": "int8", "compiled_decoding": False, "baseline": False, "baseline_train": None}
+    options |= {"dtype": "int8", "compiled_decoding": True, "baseline": False, "baseline_train": None}
     assert calls["evaluate"] == ("model", ("train.en",), options)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from heedful.generation.options import NAMES
 from heedful.kernels import PLANS
 from heedful.optimize_model import LINEAR_CLASSES
@@ -14,8 +12,7 @@ from heedful.optimize_model import LINEAR_CLASSES
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 
 
-def test_its_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
+def test_its_python_runs() -> None:
     names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
     assert len(blocks) == 7

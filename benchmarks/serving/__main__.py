@@ -147,7 +147,7 @@ def static(at: Setting, rows: int, sizes: tuple[range, range]) -> float:
     import heedful
 
     torch.set_num_threads(at.threads)
-    model = heedful.pipeline(None, at.folder, dtype=at.dtype, compiled_decoding=True).model
+    model = heedful.pipeline(None, at.folder, dtype=at.dtype).model
     length, new = (sum(size) // len(size) for size in sizes)
     ids = torch.arange(rows * length).view(rows, length) % 97 + 3
     model.generate(ids, max_new_tokens=2, min_new_tokens=2)  # warm

@@ -102,14 +102,14 @@ class Server:
 
 
 class Ours(Server):
-    """``heedful serve --compiled-decoding``. As many requests wait as run, so that none takes twice as long."""
+    """``heedful serve``. As many requests wait as run, so that none takes twice as long."""
 
     name, needs, ready = "ours", ("fastapi", "uvicorn", "prometheus_client"), "/ready"
 
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command."""
         options = ["--slots", str(at.slots), "--queue", str(at.slots), "--max-tokens", str(at.context)]
-        options += ["--compiled-decoding", "--dtype", at.dtype]
+        options += ["--dtype", at.dtype]
         return [sys.executable, "-m", "heedful", "serve", str(at.folder), "--port", str(port), *options]
 
     def is_idle(self, url: str) -> bool | None:

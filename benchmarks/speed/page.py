@@ -152,7 +152,7 @@ def of_answers() -> Iterator[str]:
     """The method for answers."""
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
-        "`heedful.optimize`; `compiled` is optimised with `compiled_decoding=True`. Where cores are busy, another "
+        "`heedful.optimize`; `uncompiled` is optimised with `compiled_decoding=False`. Where cores are busy, another "
         "process multiplies matrices on as many threads, also while the ceilings are measured. OpenVINO and "
         "llama.cpp choose for themselves what their settings leave open: the heads of "
         "`benchmarks/speed/programs/openvino.py` and `llama_cpp.py` list both. Every output is compared. Our plain "

@@ -140,7 +140,7 @@ class Competitor:
 
 PRECISIONS = ("float32", "bfloat16", "int8")  # that all kinds of models are measured in
 OURS = tuple(Competitor(program="ours", precision=word) for word in ("float32", "bfloat16", "float16", "int8", "int4"))
-COMPILED = tuple(replace(each, way="compiled") for each in OURS)
+UNCOMPILED = tuple(replace(each, way="uncompiled") for each in OURS)
 PLAIN = Competitor(program="ours", precision="float32", way="plain")
 THEIRS = tuple(Competitor(program="transformers", precision=word) for word in ("float32", "bfloat16"))
 ENGINE = tuple(Competitor(program="ctranslate2", precision=word, form="ctranslate2") for word in ("float32", "int8"))
@@ -160,7 +160,7 @@ CHARACTERS = (OURS[0], BARE, NANOGPT[0], THEIRS[0])
 
 GENERATION = (
     *OURS,
-    *COMPILED,
+    *UNCOMPILED,
     PLAIN,
     *ENGINE,
     *OPENVINO,
@@ -172,7 +172,7 @@ _ANSWERING = {
     "generation": (*GENERATION, NANOGPT[0]),
     "small": GENERATION,
     "context": GENERATION,  # nanoGPT, without a cache, would take minutes
-    "beam": (*OURS, *(each for each in COMPILED if each.precision in PRECISIONS), PLAIN, *ENGINE, *THEIRS),
+    "beam": (*OURS, *(each for each in UNCOMPILED if each.precision in PRECISIONS), PLAIN, *ENGINE, *THEIRS),
     "encoder": (
         *OURS[:2],
         OURS[3],

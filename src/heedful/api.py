@@ -201,7 +201,7 @@ def evaluate(
     columns: Sequence[str] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compiled_decoding: bool = False,
+    compiled_decoding: bool = True,
     split: str | None = "test",
     baseline: bool = False,
     quiet: bool = False,

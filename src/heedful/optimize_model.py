@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar, cast
+from threading import Thread
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.captured import CapturedSteps, can_capture
-from heedful.kernels.few_rows import compiled_linear_factory, library
+from heedful.kernels.compiled_step import STEPS
+from heedful.kernels.few_rows import CompiledLinear, Weights, compiled_linear_factory, is_ready, library
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
@@ -32,6 +34,7 @@ from heedful.layers.block import Block
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ALIGNED, AlignedLinear, Linear
 from heedful.models.base import Model
+from heedful.util.machine import available_memory
 
 M = TypeVar("M", bound=Model)
 log = logging.getLogger("heedful")
@@ -46,10 +49,11 @@ LINEAR_CLASSES: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
     "int4": (Int4Linear, torch.float32),
 }
 CPU_ONLY = ("int8", "int4")
+BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
 
 
 @torch.no_grad()
-def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decoding: bool = False) -> M:
+def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decoding: bool = True) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
     - The projections of self-attention become one product. On a CPU the rows of DeBERTa's positions are projected once
@@ -71,16 +75,17 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
-        compiled_decoding: if True, speeds up decoding; it does not use ``torch.compile``. On a CPU, steps of a few rows
-            run C++ code that g++ compiles in a few seconds, once for a processor (``heedful.kernels.few_rows``);
-            without g++ a warning is logged, and nothing else changes. The decoder's weights are then in memory twice.
-            On an NVIDIA GPU ``generate`` captures decoding steps as CUDA graphs and replays them
-            (``heedful.kernels.captured``).
+        compiled_decoding: True: a model that generates decodes by compiled steps; this is not ``torch.compile``. On a
+            CPU, steps of a few rows run C++ code (``heedful.kernels.few_rows``). If it is not compiled yet, g++ does so
+            in the background, in a few seconds, once for a processor, and the first ``generate`` or call of a pipeline
+            that begins afterwards uses it (``Model.compiling``). Where it cannot be had (no g++, no memory for the
+            decoder's weights in a second order) a line says so, and PyTorch's kernels are used. On an NVIDIA GPU
+            ``generate`` captures decoding steps as CUDA graphs and replays them (``heedful.kernels.captured``).
+            False: always PyTorch's kernels, one call each.
 
     Raises:
-        HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
-            model that is already optimised, and for ``compiled_decoding`` if the model does not generate, is float64,
-            or is on neither a CPU nor an NVIDIA GPU.
+        HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, and for a
+            model that is already optimised.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -94,10 +99,12 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
-    if compiled_decoding:
-        _check_generates(model)
+    compiled_decoding = compiled_decoding and _generates(model)
     captures = compiled_decoding and can_capture(model.device)
-    make = _compiled_linears(model, linear_class, dtype_name) if compiled_decoding and not captures else linear_class
+    make: Callable[..., nn.Module] | None = linear_class
+    ready = _library_is_ready(model, dtype_name) if compiled_decoding and linear_class is not None else None
+    if linear_class is not None and ready is not None:
+        make = compiled_linear_factory(linear_class, waits=not ready)
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
@@ -105,7 +112,8 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
     small_class = FloatLinear if linear_class is not None and has_onednn(other_dtype) else None
     _replace_linears(model, make, linear_class, small_class)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
-        apply_plan(model, "cpu-inference" if make is linear_class else "cpu-compiled")
+        apply_plan(model, "cpu-compiled" if ready else "cpu-inference")
+        model.compiling = Preparation(model) if ready is False else None
         keep_memory()
     else:
         apply_plan(model, "gpu")
@@ -131,33 +139,69 @@ def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] 
     return linear_class, other_dtype
 
 
-def _check_generates(model: Model) -> None:
-    """Raises ``HeedfulError`` for a model that does not generate, and so has no steps to compile."""
-    if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
-        raise HeedfulError(
-            f"compiled_decoding is for decoding, but the model, {model.config.kind!r} with head "
-            f"{model.config.head.kind!r}, does not generate; leave it out"
-        )
+class Preparation:
+    """Compiled kernels that are made in the background, for a model that meanwhile works without them.
 
-
-def _compiled_linears(
-    model: Model, linear_class: type[PrepackedLinear] | None, dtype_name: str
-) -> Callable[..., nn.Module] | None:
-    """Returns the factory of the decoder's linear maps; ``linear_class``, with a warning, if compiling fails.
-
-    Raises ``HeedfulError`` for a device or dtype without compiled code.
+    Args:
+        model: whose linear maps wait for the library (``CompiledLinear``).
     """
-    if model.device.type != "cpu" or linear_class is None:
-        raise HeedfulError(
-            f"there is no compiled code for {dtype_name} weights on the device {model.device.type}; leave "
-            "compiled_decoding out"
+
+    def __init__(self, model: Model) -> None:
+        self.linears = [part for part in model.modules() if isinstance(part, CompiledLinear)]
+        self.weights: list[Weights] = []
+        self.problem = ""
+        self.thread = Thread(target=self._prepare, name="heedful-compiling", daemon=True)
+        self.thread.start()
+
+    def _prepare(self) -> None:
+        try:
+            library()
+            with torch.inference_mode():
+                self.weights = [linear.prepared() for linear in self.linears]
+        except HeedfulError as error:
+            self.problem = str(error)
+
+    def __repr__(self) -> str:
+        return "in the background" if self.thread.is_alive() else "done"
+
+    def finish(self, model: Model) -> bool:
+        """Puts the kernels on the model if they are ready; returns True if they are. A warning says why they fail."""
+        if self.thread.is_alive():
+            return False
+        model.compiling = None
+        if self.problem or len(self.weights) != len(self.linears):
+            log.warning("decoding is not compiled: %s", self.problem or "the kernels could not be prepared")
+            return False
+        for linear, weights in zip(self.linears, self.weights, strict=True):
+            linear.use(weights)
+        STEPS.pop(cast(Any, model).decoder, None)
+        apply_plan(model, "cpu-compiled")
+        log.info("decoding is compiled from now on")
+        return True
+
+
+def _generates(model: Model) -> bool:
+    """Returns True for a model that generates, and so has decoding steps."""
+    return hasattr(model, "decoder") and isinstance(model.config.head, LanguageHead)
+
+
+def _library_is_ready(model: Model, dtype_name: str) -> bool | None:
+    """Returns True if the compiled kernels are there, False if they can be compiled, and None if they cannot be had or
+    the memory has no room for the decoder's weights in their order; a warning then says why.
+    """
+    decoder: nn.Module = cast(Any, model).decoder
+    needed = sum(part.weight.numel() for _, part in _linears(decoder)) * BITS[dtype_name] // 8
+    free = available_memory()
+    if free is not None and needed > free // 2:
+        log.warning(
+            "decoding is not compiled: the weights would need %.1f GB more, of %.1f free", needed / 1e9, free / 1e9
         )
+        return None
     try:
-        library()
+        return is_ready()
     except HeedfulError as error:
-        log.warning(f"decoding is not compiled: {error}")
-        return linear_class
-    return compiled_linear_factory(linear_class)
+        log.warning("decoding is not compiled: %s", error)
+        return None
 
 
 def _replace_linears(

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.kernels.few_rows import compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -64,15 +65,16 @@ def test_ours_does_its_work(row: str, tmp_path: Path) -> None:
     assert len(result) == (work.steps or work.batch)
 
 
-def test_ours_compiled_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("way", "kernels"), [("", "cpu-compiled"), ("uncompiled", "cpu-inference"), ("plain", "auto")])
+def test_ours_without_a_way_has_compiled_kernels(way: str, kernels: str, tmp_path: Path) -> None:
     from benchmarks.speed import weights
-    from benchmarks.speed.programs import Absent, Setting, ours
+    from benchmarks.speed.programs import Setting, ours
 
-    monkeypatch.setenv("CXX", "no-such-compiler")
+    if compiler() is None:
+        pytest.skip("no C++ compiler (g++ on Linux)")
     weights.make(tmp_path, "gpt2-tiny", "folder")
-    setting = Setting(model=tmp_path / "gpt2-tiny", precision="float32", way="compiled", threads=1, device="cpu")
-    with pytest.raises(Absent, match=r"C\+\+ compiler"):
-        ours.generation(setting)
+    setting = Setting(model=tmp_path / "gpt2-tiny", precision="float32", way=way, threads=1, device="cpu")
+    assert ours.opened(setting).kernels == kernels
 
 
 @pytest.mark.parametrize("form", ["openvino", "openvino-int4", "gguf-int8"])

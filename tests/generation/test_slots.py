@@ -498,7 +498,7 @@ def test_a_recorded_model_makes_no_step() -> None:
 def test_log_probabilities_of_a_prompt(name: str, kernels: str) -> None:
     model = tiny_model(VOCAB, learned=128, end_factor=1.0, dim=16, **MODELS[name])
     if kernels:
-        heedful.optimize(model, compiled_decoding=True)
+        heedful.optimize(model)
     decoder = SlotDecoder(model, slots=2, capacity=128, chunk=16)
     generator = torch.Generator().manual_seed(1)
     rows = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in (1, 16, 17, 50)]

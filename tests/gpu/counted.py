@@ -195,7 +195,7 @@ def decoding_counts(family: str, method: str, watch: Watch, captured: bool = Fal
     """Returns the waits and copies of a token, over the last eight of sixteen, and the ids of all sixteen."""
     model, events = made(family).to(CUDA), []
     if captured:
-        heedful.optimize(model, compiled_decoding=True)
+        heedful.optimize(model)
     for tokens in (8, 16):
         watch.events.clear()
         ids = generated(model, method, tokens)

@@ -550,7 +550,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def captured(name: str, dtype: torch.dtype = torch.float32) -> Any:
-    return optimize(copy.deepcopy(created(name)).to(DEVICE), dtype, compiled_decoding=True)
+    return optimize(copy.deepcopy(created(name)).to(DEVICE), dtype)
 
 
 def graph_of(model: Any) -> Any:

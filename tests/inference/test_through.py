@@ -60,7 +60,7 @@ class Echo:
 def echo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Echo:
     """The task that stands in for a model, in blocks of at most 8; its folder is ``model``."""
     task = Echo()
-    model = SimpleNamespace(generation={})
+    model = SimpleNamespace(generation={}, kernels="plain", begin_call=lambda: False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(through, "pipeline", lambda *_, **__: Pipeline(task, model))  # type: ignore[arg-type]
     monkeypatch.setattr(through, "FIRST", 2)
@@ -349,7 +349,8 @@ class Echo:
     def predict(self, model, inputs, **options):
         time.sleep(0.01 * len(inputs))
         return [Prediction(one, one[::-1], None) for one in inputs]
-predict_file.pipeline = lambda *_, **__: Pipeline(Echo(), types.SimpleNamespace(generation={}))
+model = types.SimpleNamespace(generation={}, kernels="plain", begin_call=lambda: False)
+predict_file.pipeline = lambda *_, **__: Pipeline(Echo(), model)
 predict_file.FIRST = 2
 input_blocks.BLOCK = 8
 predict_file.predict("model", "x.txt", "y.jsonl", quiet=True)
@@ -530,7 +531,7 @@ def test_a_pipeline_holds_no_more_than_a_block(monkeypatch: pytest.MonkeyPatch) 
         Echo, "predict", lambda self, model, inputs, **_: [Prediction(one, one[:3], None) for one in inputs]
     )
     monkeypatch.setattr(blocks, "BLOCK", 64)
-    pipe = Pipeline(Echo(), SimpleNamespace(generation={}))  # type: ignore[arg-type]
+    pipe = Pipeline(Echo(), SimpleNamespace(generation={}, kernels="plain", begin_call=lambda: False))  # type: ignore[arg-type]
 
     def through_it(count: int) -> None:
         made = ("many words " * 50 + str(n) for n in range(count))

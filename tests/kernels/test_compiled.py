@@ -14,10 +14,12 @@ import re
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -30,11 +32,12 @@ from torch.nn import functional as F
 import fresh_process
 import heedful
 from answering_folders import saved
-from heedful import cli
+from heedful import cli, optimize_model
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
-from heedful.kernels import compiled_step, few_rows
+from heedful.generation import stream
+from heedful.kernels import compiled_step, few_rows, few_rows_build
 from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.onednn_linear import has_onednn
@@ -83,12 +86,6 @@ STACKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of compiled kernels is one for all tests, and not the user's."""
-    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each compiled call of a stack."""
@@ -119,7 +116,20 @@ def create(stack: str, name: str = "gpt-micro") -> Any:
 def pair(stack: str, dtype: str = "float32", name: str = "gpt-micro") -> tuple[Any, Any]:
     """A model as it is, and the same compiled."""
     plain = create(stack, name).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32)
-    return plain, heedful.optimize(create(stack, name), dtype, compiled_decoding=True)
+    return plain, optimized(create(stack, name), dtype)
+
+
+def optimized(model: Any, dtype: str = "float32") -> Any:
+    """The model with compiled kernels, also if they had to be compiled first."""
+    fast = heedful.optimize(model, dtype)
+    wait_for_kernels(fast)
+    fast.begin_call()
+    return fast
+
+
+def wait_for_kernels(model: Any) -> None:
+    if model.compiling is not None:
+        model.compiling.thread.join()
 
 
 # -------------------------------------------------------------------------------------------------------- linear maps
@@ -166,10 +176,10 @@ def rounded_rows(x: Tensor, group: int) -> Tensor:
 def expected_weight(dtype: str, weight: Tensor) -> Tensor:
     """The numbers that the format holds, computed in float64 from the class's own levels and scales."""
     if dtype == "int8":
-        levels, scales = Int8Linear.quantised(weight)
+        levels, scales = Int8Linear.numbers(weight)
         return levels.double() * scales.double()[:, None]
     if dtype == "int4":
-        levels, scales, middle = Int4Linear.quantised(weight)
+        levels, scales, middle = Int4Linear.numbers(weight)
         groups = levels.double().unflatten(1, (-1, Int4Linear.GROUP)) - 8
         return (groups * scales.double()[..., None] + middle.double()[..., None]).flatten(1)
     return (weight.half() if dtype == "float16" else weight).double()
@@ -328,7 +338,7 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
     options = METHODS[method]
     rows = 1 if method == "prompt lookup" else 2
     expected = heedful.create(name, seed=0).generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options)
-    fast = heedful.optimize(heedful.create(name, seed=0), compiled_decoding=True)
+    fast = heedful.optimize(heedful.create(name, seed=0))
     assert torch.equal(fast.generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options), expected)
     assert calls or method == "prompt lookup"  # which reads the tokens it proposes together
 
@@ -418,7 +428,7 @@ def test_a_pruned_model(calls: list[int]) -> None:
     """Blocks of one head, and an odd number of units in a feed-forward network."""
     parts: dict[str, Any] = {"heads": {0: [0, 2, 3], 1: [0, 1, 3]}, "units": {0: [5], 1: [33]}}
     plain, fast = (heedful.inspection.prune(create("gpt"), **parts) for _ in range(2))
-    assert_steps_equal(plain, heedful.optimize(fast, compiled_decoding=True), 3, decoder_logits)
+    assert_steps_equal(plain, heedful.optimize(fast), 3, decoder_logits)
     assert calls == [3] * 4
 
 
@@ -549,7 +559,7 @@ def test_a_custom_feed_forward_is_left_alone(calls: list[int]) -> None:
     model = create("gpt")
     model.decoder.block[0].feed_forward = Zero()
     expected = model.generate(IDS[:1], max_new_tokens=5)
-    fast = heedful.optimize(model, compiled_decoding=True)
+    fast = heedful.optimize(model)
     assert torch.equal(fast.generate(IDS[:1], max_new_tokens=5), expected)
     assert calls == []
 
@@ -558,7 +568,7 @@ def test_another_plan_and_print() -> None:
     fast = pair("gpt")[1]
     assert "kernels='cpu-compiled'" in repr(fast)
     assert "layout=compiled_layout" in repr(fast)
-    assert re.search(r"CompiledLinear\(\s+in_features=32, out_features=96", repr(fast))
+    assert "CompiledLinear(in_features=32, out_features=96" in repr(fast)
     expected = fast.generate(IDS[:1], max_new_tokens=5)
     assert torch.equal(apply_plan(fast, "plain").generate(IDS[:1], max_new_tokens=5), expected)
 
@@ -568,9 +578,9 @@ def test_another_plan_and_print() -> None:
 
 @pytest.fixture
 def fresh_library() -> Iterator[None]:
-    few_rows.library.cache_clear()
+    few_rows._library.cache_clear()
     yield
-    few_rows.library.cache_clear()
+    few_rows._library.cache_clear()
 
 
 GCC = "Copyright (C) Free Software Foundation, Inc."
@@ -608,12 +618,14 @@ def test_without_a_compiler_everything_works_as_before(
 def assert_not_compiled(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """A line says why, and decoding goes on."""
     with caplog.at_level(logging.WARNING, "heedful"):
-        model = heedful.optimize(create("gpt"), compiled_decoding=True)
+        model = heedful.optimize(create("gpt"))
+        wait_for_kernels(model)
+        assert torch.equal(model.generate(IDS, max_new_tokens=5), create("gpt").generate(IDS, max_new_tokens=5))
     assert model.kernels == "cpu-inference"
-    assert torch.equal(model.generate(IDS, max_new_tokens=5), create("gpt").generate(IDS, max_new_tokens=5))
+    assert model.compiling is None
     message = caplog.messages[-1]
     assert message.startswith("decoding is not compiled: ")
-    assert "leave compiled_decoding out" in message
+    assert "decode without them: --no-compiled-decoding" in message
     assert "\n" not in message
     with pytest.raises(HeedfulError, match=reason):
         few_rows.library()
@@ -680,6 +692,49 @@ def test_without_a_folder_everything_works_as_before(
     assert_not_compiled("cannot be stored or loaded: .*; set HEEDFUL_CACHE to another folder", caplog)
 
 
+# flags in /proc/cpuinfo, and the library that is chosen
+PROCESSORS = {
+    "an Athlon of 2005": ("fpu sse sse2", None),
+    "a Nehalem": ("pni ssse3 sse4_1 sse4_2 popcnt cx16 lahf_lm", "v2"),
+    "a Haswell": (" ".join(few_rows_build.PROCESSORS["x86_64"][2].needs), "v3"),
+    "a Skylake with AVX512 and no VNNI": (" ".join(few_rows_build._VNNI - {"avx512_vnni"}), "v3"),
+    "an EPYC": (" ".join(few_rows_build._VNNI | {"avx512_bf16"}), "vnni"),
+    "a Sapphire Rapids": (" ".join(few_rows_build._AMX), "amx"),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_the_wheel_s_library_is_that_of_the_processor(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags, expected = PROCESSORS[name]
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"model name\t: {name}\nflags\t\t: {flags}\n")
+    assert few_rows_build.packaged(tmp_path, cpuinfo) is None  # no wheel
+    for each in few_rows_build.PROCESSORS["x86_64"]:
+        (tmp_path / few_rows_build.file_name("x86_64", each)).touch()
+    found = few_rows_build.packaged(tmp_path, cpuinfo)
+    assert (found and found.name.split("-")[2]) == expected
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert few_rows_build.packaged(tmp_path, cpuinfo) is None
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_a_library_of_the_wheel_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = compiler()
+    assert command is not None
+    file = tmp_path / "packaged.so"
+    few_rows_build.build(command, file, ("-O1", *few_rows.FLAGS[1:]))
+    monkeypatch.setattr(few_rows, "packaged", lambda: file)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "unused"))
+    fast = heedful.optimize(create("gpt"))
+    assert (fast.kernels, fast.compiling) == ("cpu-compiled", None)
+    assert torch.equal(fast.generate(IDS[:1], max_new_tokens=5), create("gpt").generate(IDS[:1], max_new_tokens=5))
+    assert not (tmp_path / "unused").exists()
+
+
 def no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
 
@@ -687,7 +742,7 @@ def no_home() -> Path:
 @pytest.fixture
 def quick_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_library: None) -> None:
     """A library of the same functions, without their bodies, which compiles in a tenth of the time."""
-    source = 'extern "C" { void run() {} long interleaved() { return 0; } }\n'
+    source = 'extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} }\n'
     (tmp_path / "quick.cpp").write_text(source + f"char large[{2**14}] = {{1}};\n")
     monkeypatch.setattr(few_rows, "SOURCE", tmp_path / "quick.cpp")
     monkeypatch.setattr(few_rows, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))
@@ -704,7 +759,7 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
     for damaged in (content[: len(content) // 2], b"", content[:9999] + b"?" + content[10000:]):
         file.unlink()  # it is mapped
         file.write_bytes(damaged)
-        few_rows.library.cache_clear()
+        few_rows._library.cache_clear()
         few_rows.library()
         assert file.stat().st_size == len(content)
         assert few_rows._is_whole(file)
@@ -712,7 +767,7 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
 
 PLANTED = """#include <cstdio>
 __attribute__((constructor)) void planted() { FILE* file = fopen("%s", "w"); if (file) fclose(file); }
-extern "C" { void run() {} long interleaved() { return 0; } }
+extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} }
 """
 
 
@@ -733,7 +788,9 @@ def test_no_library_of_another_user_is_loaded(
         pytest.skip("only root can give a file to another user")
     monkeypatch.setenv("HEEDFUL_CACHE", str(open_folder / "cache"))
     with monkeypatch.context() as patched:  # a second library of one path would not be loaded
-        patched.setattr(few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(run=Mock(), interleaved=Mock()))
+        patched.setattr(
+            few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(run=Mock(), interleaved=Mock(), interleave=Mock())
+        )
         few_rows.library()
     (file,) = open_folder.rglob("*.so")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)]
@@ -749,7 +806,7 @@ def test_no_library_of_another_user_is_loaded(
         file.parent.parent.chmod(0o777)
     if planted == "in a folder of another":
         os.chown(file.parent, 65534, -1)
-    few_rows.library.cache_clear()
+    few_rows._library.cache_clear()
     caplog.clear()
     assert few_rows.library()
     assert not (open_folder / "started").exists()
@@ -791,31 +848,103 @@ def test_the_command_line(
 ) -> None:
     folder = str(saved("translation", tmp_path / "model"))
     predict = ["predict", folder, "the apple", "--max-new-tokens", "8", "--device", "cpu"]
-    assert cli.main(predict) == 0
+    assert cli.main([*predict, "--no-compiled-decoding"]) == 0
     expected = capsys.readouterr().out
     assert calls == []
-    assert cli.main([*predict, "--compiled-decoding"]) == 0
+    assert cli.main(predict) == 0
     assert capsys.readouterr().out == expected
     assert calls
     del calls[:]
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("the apple\tone\nthe pear\ttwo\n")
-    assert cli.main(["evaluate", folder, "--data", str(pairs), "--compiled-decoding", "--device", "cpu"]) == 0
+    assert cli.main(["evaluate", folder, "--data", str(pairs), "--device", "cpu"]) == 0
     assert calls
     del calls[:]
-    monkeypatch.setenv("HEEDFUL_COMPILED_DECODING", "true")
+    monkeypatch.setenv("HEEDFUL_COMPILED_DECODING", "false")
     assert cli.main(predict) == 0
-    assert calls
-    classifier = str(saved("text-classification", tmp_path / "classifier"))
-    assert cli.main(["predict", classifier, "the apple", "--device", "cpu"]) == 2
-    assert "compiled_decoding is for decoding, but the model, 'encoder' with head" in capsys.readouterr().err
+    assert calls == []
     for command in ("predict", "evaluate"):
         assert cli.main([command, "--help"]) == 0
         assert "--compiled-decoding" in capsys.readouterr().out
 
 
-def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:
-    with pytest.raises(HeedfulError, match="does not generate; leave it out"):
-        heedful.optimize(heedful.create("bert-tiny", seed=0), compiled_decoding=True)
-    with pytest.raises(HeedfulError, match="no compiled code for float64 weights on the device cpu"):
-        heedful.optimize(create("gpt"), "float64", compiled_decoding=True)
+def test_models_without_decoding_steps_are_optimised_as_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    assert heedful.optimize(heedful.create("bert-tiny", seed=0)).kernels == "cpu-inference"
+    assert heedful.optimize(create("gpt"), "float64").kernels == "cpu-inference"
+    assert not caplog.messages
+
+
+def test_without_memory_for_a_second_order_of_the_weights(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize_model, "available_memory", lambda: 10**5)
+    assert heedful.optimize(create("gpt")).kernels == "cpu-inference"
+    assert re.match(
+        r"decoding is not compiled: the weights would need 0\.\d GB more, of 0\.0 free", caplog.messages[-1]
+    )
+
+
+# --------------------------------------------------------------------------------------------- in the background
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_a_model_goes_over_to_compiled_kernels_between_two_calls(
+    dtype: str, calls: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Never within a call; the weights are those of a model for which the library was there from the beginning."""
+    fast = optimized(create("gpt"), dtype)
+    few_rows._library.cache_clear()
+    may_end = Event()
+    own = few_rows._compile
+
+    def slow_compiler(*arguments: Any) -> None:
+        assert may_end.wait(60)
+        own(*arguments)
+
+    monkeypatch.setattr(few_rows, "_compile", slow_compiler)
+    monkeypatch.setattr(few_rows, "FLAGS", ("-O1", *few_rows.FLAGS[1:]))  # takes less time
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    model = heedful.optimize(create("gpt"), dtype)
+    assert "kernels='cpu-inference', compiling=in the background" in repr(model)
+    copied = copy.deepcopy(model)
+    first = model.generate(IDS[:1], max_new_tokens=5)
+    assert calls == []
+    text = stream(model, IDS[:1], max_new_tokens=5)
+    next(text)
+    may_end.set()
+    wait_for_kernels(model)
+    assert len([*text]) == 4
+    assert calls == []
+    again = model.generate(IDS[:1], max_new_tokens=5)
+    assert calls
+    assert model.kernels == "cpu-compiled"
+    assert torch.equal(again, fast.generate(IDS[:1], max_new_tokens=5))
+    if dtype in ("float32", "float16"):
+        assert torch.equal(first, again)
+    del calls[:]
+    assert torch.equal(copied.generate(IDS[:1], max_new_tokens=5), first)
+    assert calls == []
+    prompts = torch.arange(200).view(4, 50) % 60  # more rows than the compiled kernels take
+    with torch.inference_mode():
+        assert_close(model(prompts), fast(prompts), "forward")
+
+
+ENDS = """
+import os, sys, torch, heedful
+model = heedful.optimize(heedful.create("gpt-micro", seed=0))
+model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2)
+print(model.kernels)
+"""
+
+
+def test_a_program_that_ends_leaves_the_library_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "env SLOW=1 g++")
+    assert fresh_process.run(ENDS).stdout == "cpu-inference\n"
+    for _ in range(600):
+        if [*tmp_path.rglob("few-rows-*.so")]:
+            break
+        time.sleep(0.1)
+    assert fresh_process.run(ENDS).stdout == "cpu-compiled\n"
+    assert not [path for path in (tmp_path / "kernels").iterdir() if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Ours: optimised as ``heedful.pipeline`` does it; compiled, with ``compiled_decoding``; plain, as training leaves it.
+"""Ours: as ``heedful.pipeline`` optimises a model; uncompiled, without ``compiled_decoding``; plain, not optimised.
 
 Training is ``heedful train``'s: the task's own objective in our ``Loop``, or in a bare loop.
 """
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 import heedful
-from benchmarks.speed.programs import Absent, Call, Ready, Setting
+from benchmarks.speed.programs import Call, Ready, Setting
 from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
 from heedful import tasks
-from heedful.kernels.few_rows import compiler
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
 from heedful.optimize_model import optimize
@@ -41,12 +40,12 @@ def opened(at: Setting) -> Model:
     """The model, optimised unless it is to be measured plain."""
     if at.way == "plain":
         return heedful.from_pretrained(at.model, dtype=at.precision, device=at.device)
-    compiled = at.way == "compiled"
-    if compiled and at.device != "cpu":
-        raise Absent("compiled for a CPU alone")
-    if compiled and compiler() is None:
-        raise Absent("compiled kernels need Linux and the C++ compiler g++")
-    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision, compiled_decoding=compiled)
+    model = heedful.from_pretrained(at.model, device=at.device)
+    optimize(model, at.precision, compiled_decoding=at.way != "uncompiled")
+    if model.compiling is not None:  # the first time on a machine
+        model.compiling.thread.join()
+        model.begin_call()
+    return model
 
 
 def generation(at: Setting) -> Ready:

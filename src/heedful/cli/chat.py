@@ -31,7 +31,7 @@ def chat(
     system: Annotated[str | None, Parameter(help="a system message before the conversation")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compiled_decoding: CompiledDecoding = False,
+    compiled_decoding: CompiledDecoding = True,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
 ) -> None:
     """Talk to a language model that was trained on conversations."""

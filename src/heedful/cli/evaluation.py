@@ -33,7 +33,7 @@ def evaluate(
     out: Annotated[str | None, Parameter(help="folder for the figures: confusions, mistakes")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compiled_decoding: CompiledDecoding = False,
+    compiled_decoding: CompiledDecoding = True,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     baseline: Annotated[bool, Parameter(help="score a simple baseline on the same examples too")] = False,

@@ -54,7 +54,11 @@ Json = Annotated[bool, Parameter(help="print JSON for programs instead of text f
 Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the fastest available by default")]
 Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
 CompiledDecoding = Annotated[
-    bool, Parameter(help="decode with kernels compiled for this CPU (g++, a few seconds, once), or with CUDA graphs")
+    bool,
+    Parameter(
+        negative="--no-compiled-decoding",
+        help="decode with compiled kernels on a CPU, with CUDA graphs on an NVIDIA GPU: the default where possible",
+    ),
 ]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 Answering = Annotated[AnsweringSettings, Parameter(name="*")]

@@ -44,7 +44,7 @@ def predict(
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compiled_decoding: CompiledDecoding = False,
+    compiled_decoding: CompiledDecoding = True,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     json: Json = False,

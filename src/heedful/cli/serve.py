@@ -46,7 +46,7 @@ def serve(
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    compiled_decoding: CompiledDecoding = False,
+    compiled_decoding: CompiledDecoding = True,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, the Hub's task shapes, and a page for the browser."""
     if any(find_spec(name) is None for name in EXTRA):

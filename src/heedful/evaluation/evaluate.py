@@ -35,7 +35,7 @@ def evaluate(
     decoding: Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compiled_decoding: bool = False,
+    compiled_decoding: bool = True,
     split: str | None = "test",
     baseline: bool = False,
     baseline_train: Sequence[str] | None = None,
@@ -53,7 +53,8 @@ def evaluate(
         decoding: decoding options, named as in ``generate``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``);
+            False: with PyTorch's kernels, one call each.
         split: "train", "valid" or "test".
         baseline: also scores a simple method on the same examples; if the method learns, it is trained on the model's
             training data.
@@ -62,12 +63,13 @@ def evaluate(
         draw: called with the result of the evaluation and its rows, to draw a figure; returns the files it wrote.
 
     Returns:
-        ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``, and the details of the
-        task, such as ``"by_class"``, ``"confusion"`` and ``"mistakes"`` of a classifier (``"place"`` is the index of
-        the row among the evaluated ones, from 0; ``"input"`` is cut to 200 characters), or ``"by_format"`` of a
-        translation whose rows have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``,
+        ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding", "kernels"}``, and the
+        details of the task, such as ``"by_class"``, ``"confusion"`` and ``"mistakes"`` of a classifier (``"place"`` is
+        the index of the row among the evaluated ones, from 0; ``"input"`` is cut to 200 characters), or ``"by_format"``
+        of a translation whose rows have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``,
         with the metrics of each.
 
+        ``kernels`` is the plan of the kernels that ran (``heedful.kernels.plan``).
         ``intervals`` has [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` there is also
         ``"baseline"``, with its ``"name"`` and ``"metrics"``. If the folder has the hashes of its training rows, there
         is ``"trained_on"``, the number of examples on which the model was trained, and, if there are other examples,
@@ -111,6 +113,7 @@ def evaluate(
         **_by_template(measured, encoded.rows),
         "seconds": seconds,
         "decoding": options,
+        "kernels": pipe.model.kernels,
     }
 
 

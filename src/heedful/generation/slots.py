@@ -228,7 +228,7 @@ class SlotDecoder:
             raise HeedfulError(
                 "exact is not possible: with this model, processor and number of threads "
                 f"({torch.get_num_threads()}) the bits of a row depend on its place in the batch; leave exact out, or "
-                "try one thread (OMP_NUM_THREADS=1), compiled kernels (compiled_decoding) or bfloat16 weights"
+                "try one thread (OMP_NUM_THREADS=1), compiled kernels or bfloat16 weights"
             )
         any_number = range(1, min(slots, EACH) + 1)
         self._is_joint = self._is_joint and self._row_counts[: len(any_number)] == list(any_number)
@@ -420,7 +420,7 @@ class SlotDecoder:
         return torch.cat([self._reader.last_logits(part) for part in hidden.split(self._head_rows)])
 
     def _captured_step(self) -> SlotGraph | None:
-        """Returns the captured step of all slots, if the model asks for one (``compiled_decoding``)."""
+        """Returns the captured step of all slots, if the model has any (``heedful.optimize``)."""
         model, device = self.model, self.model.device
         if model.captured is None or model.captured.refused or not captured.can_capture(device):
             return None

@@ -23,7 +23,7 @@ class StaticStep:
     position is a number on the device. The host reads nothing back, and nothing is copied from or to it. Rows that have
     ended stay; they stop advancing at their last position.
 
-    ``heedful.optimize(model, compiled_decoding=True)`` captures it on a GPU. For a ``torch.cuda.graph`` of your own you
+    ``heedful.optimize(model)`` captures it on a GPU. For a ``torch.cuda.graph`` of your own you
     need a fixed tensor of ``tokens``, into which you copy; a call or two before the capture, with ``cache.positions``
     set back in place after each; and a new capture after ``select`` or ``reorder`` has changed the number of rows.
     ``reorder`` with as many rows, and ``reread``, write into the same buffers. ``torch.compile(step,

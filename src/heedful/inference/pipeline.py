@@ -73,6 +73,7 @@ class Pipeline:
 
         More than ``heedful.inference.input_blocks.BLOCK`` inputs are predicted in blocks, which bounds the memory.
         """
+        self.model.begin_call()
         if len(inputs) > BLOCK:
             return list(self.iter_predict(inputs, first=BLOCK, **options))
         return self.predict_block(inputs, self.resolve(options))
@@ -83,6 +84,7 @@ class Pipeline:
         Inputs are read in blocks, at first of at most ``first`` inputs and then larger. A block is read when its first
         prediction is requested. Options are checked when this function is called.
         """
+        self.model.begin_call()
         resolved = self.resolve(options)
         self.predict_block([], resolved)  # raises for options that the task refuses
         return self._iterate(inputs, first, resolved)
@@ -124,6 +126,7 @@ class Pipeline:
         """
         if not isinstance(self.task, Streams):
             raise HeedfulError(f"{self.task.name} cannot stream its output; call the pipeline instead of stream")
+        self.model.begin_call()
         return self.task.stream(self.model, text, **self.resolve(options))
 
     def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +192,7 @@ def pipeline(
     device: str | None = None,
     dtype: Any = None,
     *,
-    compiled_decoding: bool = False,
+    compiled_decoding: bool = True,
 ) -> Pipeline:
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
@@ -201,7 +204,7 @@ def pipeline(
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None keeps the stored dtype, on a GPU too: float32 for most runs of ours, for which "bfloat16" is faster.
         compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (see
-            ``heedful.optimize``).
+            ``heedful.optimize``); False: with PyTorch's kernels, one call each.
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP

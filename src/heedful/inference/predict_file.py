@@ -43,7 +43,7 @@ def predict(
     options: Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compiled_decoding: bool = False,
+    compiled_decoding: bool = True,
     as_json: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -73,15 +73,17 @@ def predict(
         options: options of the task's ``predict``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
+        compiled_decoding: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``);
+            False: with PyTorch's kernels, one call each.
         as_json: show predictions as JSON.
         overwrite: start again, even if a file exists.
         quiet: show no progress.
         show: called with each prediction as a line, if ``out`` is None.
 
     Returns:
-        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``. ``inputs`` is the number of inputs, and
-        ``before`` how many of them earlier calls had predicted.
+        ``{"task", "model", "in", "out", "inputs", "before", "seconds", "kernels"}``. ``inputs`` is the number of
+        inputs, ``before`` how many of them earlier calls had predicted, and ``kernels`` the plan of the kernels that
+        ran (``heedful.kernels.plan``).
     """
     with join_ranks() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
@@ -96,8 +98,9 @@ def predict(
         read = partial(read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card))
         total, digest = _survey(source, read, None if quiet else log.warning)
         effective = _effective(options or {}, resolved)
-        call = [__version__, pipe.task.name, as_json, device, dtype, compiled_decoding, effective]
-        facts = {"model": fingerprint(model), "options": to_json(call), "input": digest}
+        call = [__version__, pipe.task.name, as_json, device, dtype, effective]
+        kernels = pipe.model.kernels  # of the whole file: those that are compiled meanwhile are left to the next
+        facts = {"model": fingerprint(model), "options": to_json(call), "kernels": kernels, "input": digest}
         file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
         if done:
@@ -110,7 +113,7 @@ def predict(
         seconds = round(time.monotonic() - start, 3)
         progress.note(f"{plural(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
     facts_of_call = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
-    return {**facts_of_call, "inputs": number, "before": done, "seconds": seconds}
+    return {**facts_of_call, "inputs": number, "before": done, "seconds": seconds, "kernels": kernels}
 
 
 def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class CapturedSteps:
             self.refused = self.refused or not is_out_of_memory(error)
             if not self._has_warned:
                 reason = str(error).partition("\n")[0]
-                log.warning(f"decoding runs as without compiled_decoding=True: a step could not be captured ({reason})")
+                log.warning(f"decoding runs as with compiled_decoding=False: a step could not be captured ({reason})")
             self._has_warned = True
             return None
 

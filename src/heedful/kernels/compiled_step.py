@@ -118,7 +118,7 @@ def _has_parts(block: Block, norms: tuple[type, ...]) -> bool:
     slots = [getattr(residual, slot) for residual in residuals for slot in ("before", "out", "after")]
     head_norms = [norm for part in attentions for norm in (part.query_norm, part.key_norm)]
     return (
-        all(type(linear) is CompiledLinear for linear in linears)
+        all(type(linear) is CompiledLinear and linear.weights is not None for linear in linears)
         and all(type(slot) in norms for slot in slots)
         and all(type(norm) in (Identity, RMSNorm) for norm in head_norms)
         and all(part.attend is fused_attention for part in attentions)

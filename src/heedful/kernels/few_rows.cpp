@@ -1041,6 +1041,26 @@ extern "C" int64_t interleaved() {
 #endif
 }
 
+// Rows (``count``, ``bytes`` each) in lines of 16 fours of bytes, one of each row of a block: weights, interleaved.
+// ``row`` and ``four`` are the distances in bytes from one row and four to the next; ``lines`` are those of a block.
+extern "C" void interleave(const char* rows, int64_t count, int64_t bytes, int64_t row, int64_t four, char* out,
+                           int64_t lines, int64_t threads) {
+    const int64_t blocks = (count + 15) / 16, whole = bytes / 4;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t block = 0; block < blocks; block++) {
+        char* to = out + block * lines * 64;
+        const char* from = rows + block * 16 * row;
+        const int64_t present = std::min<int64_t>(16, count - block * 16);
+        if (present < 16 || whole < lines) std::memset(to, 0, lines * 64);
+        for (int64_t first = 0; first < whole; first += 16)
+            for (int64_t r = 0; r < present; r++)
+                for (int64_t k = first; k < std::min(first + 16, whole); k++)
+                    std::memcpy(to + k * 64 + r * 4, from + r * row + k * four, 4);
+        for (int64_t r = 0; bytes % 4 && r < present; r++)
+            std::memcpy(to + whole * 64 + r * 4, from + r * row + whole * 4, bytes % 4);
+    }
+}
+
 // Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
 // on a busy machine a thread that does not run holds nobody up.
 extern "C" void run(const Operation* operations, int64_t count, const Call* call) {

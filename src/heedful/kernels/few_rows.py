@@ -1,8 +1,9 @@
 """Compiled kernels: few rows through linear maps and whole stacks, in C++ for the processor at hand.
 
 A decoding step is bound by memory bandwidth, and PyTorch adds a call for each of its two hundred small operations.
-``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. It is
-compiled once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
+``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. Wheels have
+it compiled for each kind of processor; elsewhere the machine's own C++ compiler compiles it once, in a few seconds. Any
+model uses it.
 
 Shapes: R rows (one token each), D model width, H query heads, G key-value heads, E head size, S keys.
 """
@@ -14,21 +15,30 @@ import hashlib
 import logging
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
+from heedful.kernels.few_rows_build import (
+    DIGEST,
+    FLAGS,
+    SOURCE,
+    TIMEOUT,
+    BuildError,
+    build_in_own_process,
+    compiler,
+    packaged,
+    version,
+)
 from heedful.kernels.prepacked_linear import (
     Activation,
     FloatLinear,
@@ -40,15 +50,12 @@ from heedful.kernels.prepacked_linear import (
 )
 from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
-SOURCE = Path(__file__).with_name("few_rows.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-TIMEOUT = 300  # seconds for the compiler, which needs about 3
-DIGEST = 32  # bytes at the end of a compiled library
 BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
 PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
 LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(8)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
+WITHOUT = "decode without them: --no-compiled-decoding, or compiled_decoding=False"
 UNLIMITED = sys.maxsize
 # formats in the order of the source, and the most rows for which their compiled kernel is the fastest: with interleaved
 # weights, and without
@@ -109,26 +116,24 @@ class Weights(NamedTuple):
     groups: Tensor | None = None  # (out, in / 32, 2) bfloat16, scale and middle of each group of int4
 
 
-def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
-    """Returns a weight (out, in) in the format of ``linear_class``, rounded to the same numbers."""
-    weight = weight.detach()
+def weights_of(linear_class: type[PrepackedLinear], numbers: Sequence[Tensor]) -> Weights:
+    """Returns a weight (out, in) for the compiled kernel; ``numbers`` are ``linear_class.numbers(weight)``."""
     if linear_class is Int8Linear:
-        levels, scales = Int8Linear.quantised(weight)
-        if is_interleaved():
-            levels = interleaved(levels ^ -128, 4, TILE)  # q + 128, in an unsigned byte
-        return Weights(levels, scales)
+        levels, scales = numbers
+        return Weights(interleaved(levels ^ -128, TILE) if is_interleaved() else levels, scales)  # q + 128, in a byte
     if linear_class is Int4Linear:
-        levels, scales, middle = Int4Linear.quantised(weight)
+        levels, scales, middle = numbers
         halves = levels.unflatten(1, (-1, 2, Int4Linear.GROUP // 2))  # (out, groups, 2, 16)
         values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
         groups = torch.stack((scales, middle), -1).contiguous()
         if is_interleaved():
-            values, groups = interleaved(values, 4), interleaved(groups.flatten(1), 2)
+            values, groups = interleaved(values), interleaved(groups.flatten(1))
         return Weights(values, None, groups)
-    values = weight.to(torch.float16 if linear_class is HalfLinear else weight.dtype).contiguous()
-    if is_interleaved():
-        values = interleaved(values, 1) if values.dtype is torch.float32 else interleaved(values, 2, TILE)
-    return Weights(values)
+    (values,) = numbers
+    values = values.to(torch.float16) if linear_class is HalfLinear else values
+    if not is_interleaved():
+        return Weights(values.contiguous())
+    return Weights(interleaved(values, 1 if values.dtype is torch.float32 else TILE))
 
 
 def is_interleaved() -> bool:
@@ -136,137 +141,142 @@ def is_interleaved() -> bool:
     return bool(library().interleaved())
 
 
-def interleaved(rows: Tensor, together: int, multiple: int = 1) -> Tensor:
-    """Interleaves the numbers of 16 ``rows`` (N, K) at a time: (⌈N / 16⌉, ⌈K / together⌉, 16, together).
+def interleaved(rows: Tensor, multiple: int = 1) -> Tensor:
+    """Interleaves the numbers of 16 ``rows`` (N, K) at a time: (⌈N / 16⌉, ⌈K / t⌉, 16, t), t numbers in four bytes.
 
-    Zeros fill up the last block of rows, and the lines of 16 · together numbers to a ``multiple``.
+    Zeros fill up the last block of rows, and the second size to a ``multiple``.
 
-    >>> interleaved(torch.arange(6).view(2, 3), 2)[0, :, :2].tolist()
-    [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
+    >>> interleaved(torch.arange(6).to(torch.float16).view(2, 3))[0, :, :2].tolist()
+    [[[0.0, 1.0], [3.0, 4.0]], [[2.0, 0.0], [5.0, 0.0]]]
     """
-    padded = F.pad(rows, (0, -rows.size(1) % (together * multiple), 0, -rows.size(0) % BLOCK))
-    return padded.view(padded.size(0) // BLOCK, BLOCK, -1, together).transpose(1, 2).contiguous()
+    together = 4 // rows.element_size()
+    if together > 1:
+        rows = rows.contiguous()
+    lines = -(-rows.size(1) // (together * multiple)) * multiple
+    out = torch.empty(-(-len(rows) // BLOCK), lines, BLOCK, together, dtype=rows.dtype)
+    row, number = (stride * rows.element_size() for stride in rows.stride())
+    between = number * together  # bytes from one four to the next
+    library().interleave(
+        rows.data_ptr(),
+        *rows.shape[:1],
+        rows.size(1) * rows.element_size(),
+        row,
+        between,
+        out.data_ptr(),
+        lines,
+        torch.get_num_threads(),
+    )
+    return out
 
 
 # ------------------------------------------------------------------------------------------------------------ library
 
 
-def compiler() -> tuple[str, ...] | None:
-    """Returns the C++ compiler's command, from ``CXX`` or g++; None if there is none, or not on Linux.
-
-    It must be GCC: PyTorch's OpenMP runtime, which the kernels share, is GCC's libgomp.
-    """
-    words = (os.environ.get("CXX") or "g++").split()  # such as "ccache g++"
-    path = shutil.which(words[0]) if words and platform.system() == "Linux" else None
-    return None if path is None else (path, *words[1:])
+_one_load = Lock()  # a thread may wait for the compiler while another asks for the library
 
 
-@cache
 def library() -> Any:
-    """Returns the compiled library; compiles it unless it is in the user's cache folder.
+    """Returns the compiled library: the wheel's, or that in the user's cache folder, into which it is compiled first.
 
     Raises ``HeedfulError`` without GCC, if it fails or hangs, and if the library cannot be stored or loaded.
     """
-    command = compiler()
-    if command is None:
-        raise HeedfulError(
-            "compiled kernels need Linux and the C++ compiler g++; install it, or leave compiled_decoding out"
-        )
+    with _one_load:
+        return _library()
+
+
+def is_ready() -> bool:
+    """Returns True if the library is there, and False if it is being compiled or can be, without waiting for it.
+
+    Raises ``HeedfulError`` if there is no compiler, or no folder for the library.
+    """
+    if not _one_load.acquire(blocking=False):
+        return False
     try:
-        key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, _version(command), _processor()))
-        loaded = _loaded(command, f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so")
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
-        raise HeedfulError(
-            f"the compiled kernels cannot be stored or loaded: {error}; set HEEDFUL_CACHE to another folder, or leave "
-            "compiled_decoding out"
-        ) from None
+        if not _library.cache_info().currsize:
+            if packaged() is None and not _is_whole(_file(_command())):
+                return False
+            _library()
+        return True
+    finally:
+        _one_load.release()
+
+
+@cache
+def _library() -> Any:
+    file = packaged()
+    try:
+        loaded = _loaded(command := _command(), _file(command)) if file is None else ctypes.CDLL(str(file))
+    except BuildError as error:
+        raise HeedfulError(f"{error}; {WITHOUT}") from None
+    except OSError as error:
+        raise HeedfulError(_unstored(error)) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
+    loaded.interleave.restype = None
+    loaded.interleave.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64)
     return loaded
 
 
-def _version(command: tuple[str, ...]) -> str:
-    """Returns the output of ``--version``; raises ``HeedfulError`` unless it is GCC."""
-    done = _output(*command, "--version")
-    if done.returncode or "Free Software Foundation" not in done.stdout:
-        raise HeedfulError(
-            f"{' '.join(command)} is not GCC, whose OpenMP runtime PyTorch uses; set CXX to g++, or leave "
-            "compiled_decoding out"
-        )
-    return done.stdout
+def _command() -> tuple[str, ...]:
+    """Returns the compiler's command; raises ``HeedfulError`` if there is none."""
+    command = compiler()
+    if command is None:
+        raise HeedfulError(f"compiled kernels need Linux and the C++ compiler g++; install it, or {WITHOUT}")
+    return command
 
 
-def _loaded(command: tuple[str, ...], name: str) -> ctypes.CDLL:
-    """Loads a library from the user's cache folder, which it is compiled into first unless it is there.
+def _file(command: tuple[str, ...]) -> Path:
+    """Returns the place of the library in the user's cache folder, which is made."""
+    try:
+        key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, version(command, TIMEOUT), _processor()))
+        folder = cache_folder() / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o700)
+    except BuildError as error:
+        raise HeedfulError(f"{error}; {WITHOUT}") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        raise HeedfulError(_unstored(error)) from None
+    return folder / f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+
+
+def _unstored(error: Exception) -> str:
+    return (
+        f"the compiled kernels cannot be stored or loaded: {error}; set HEEDFUL_CACHE to another folder, or {WITHOUT}"
+    )
+
+
+def _loaded(command: tuple[str, ...], file: Path) -> ctypes.CDLL:
+    """Loads a library from ``file``, into which it is compiled first unless it is there.
 
     A library runs as this user, so none is loaded that another user may have written: in a folder that others may write
     to it is compiled for this process alone.
     """
-    folder = cache_folder() / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = folder.resolve()
-    if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o700)
-    shared = shared_folder(folder)
-    if shared is not None:
+    if (shared := shared_folder(file.parent)) is not None:
         log.warning("other users may write to %s, so that the compiled kernels are not kept there: chmod go-w", shared)
         with tempfile.TemporaryDirectory() as own:
-            file = Path(own, name)
-            _compile(command, file)
-            return ctypes.CDLL(str(file))
-    if not _is_whole(folder / name):
-        _compile(command, folder / name)
-    return ctypes.CDLL(str(folder / name))
+            _compile(command, Path(own, file.name))
+            return ctypes.CDLL(str(Path(own, file.name)))
+    if not _is_whole(file):
+        _compile(command, file)
+    return ctypes.CDLL(str(file))
 
 
 def _is_whole(file: Path) -> bool:
-    """Returns True if a library exists, only this user may write it, and it ends with its digest.
+    """Returns True if a library exists, only this user may write it and its folder, and it ends with its digest.
 
     Loading a truncated file would crash the process.
     """
     content = read_own_bytes(file)
-    return content is not None and hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
+    if content is None or shared_folder(file.parent) is not None:
+        return False
+    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
 
 def _compile(command: tuple[str, ...], file: Path) -> None:
-    """Compiles the source into ``file`` atomically, and appends a digest."""
     log.warning("compiling the kernels for this processor: a few seconds, once")
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        objects, shared = Path(folder, "few_rows.o"), Path(folder, "few_rows.so")
-        # linked without -fopenmp: its functions are those of the library that PyTorch has loaded, so that both use the
-        # same threads
-        for step in ((*FLAGS, "-c", str(SOURCE), "-o", str(objects)), ("-shared", str(objects), "-o", str(shared))):
-            done = _output(*command, *step)
-            if done.returncode:
-                lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-                reason = lines[0][:200] if lines else f"it ends with {done.returncode}"
-                raise HeedfulError(
-                    f"{' '.join(command)} cannot compile the kernels: {reason}; leave compiled_decoding out"
-                )
-        with shared.open("ab") as end:
-            end.write(hashlib.sha256(shared.read_bytes()).digest())
-        shared.chmod(0o700)
-        shared.replace(file)
-
-
-def _output(*command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of the compiler, in English; raises ``HeedfulError`` if it hangs."""
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise HeedfulError(
-            f"{command[0]} has not ended after {TIMEOUT} seconds; set CXX to another g++, or leave compiled_decoding "
-            "out"
-        ) from None
+    build_in_own_process(command, file, FLAGS, SOURCE, TIMEOUT)
 
 
 def _processor() -> str:
@@ -292,19 +302,21 @@ def run(operations: Any, call: Call) -> None:
 class CompiledLinear(PrepackedLinear):
     """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
 
-    The weights are in memory twice, rounded to the same numbers, or once if the compiled kernel takes any number of
-    rows. ``x`` is rounded only on processors that multiply small numbers: with AVX512-VNNI, for int8 and int4, groups
-    of 256 and of 32 inputs to 8 bits, each with its own scale; with AMX, for bfloat16, to bfloat16.
+    The weights of each kernel are made when it is first needed, rounded to the same numbers; if the compiled kernel
+    takes any number of rows, they are in memory once. ``x`` is rounded only on processors that multiply small numbers:
+    with AVX512-VNNI, for int8 and int4, groups of 256 and of 32 inputs to 8 bits, each with its own scale; with AMX,
+    for bfloat16, to bfloat16.
 
     Args:
         linear_class: class of the map for many rows.
         weight: (out, into), floating point.
         bias: (out,), or None.
         activation: applied to each output; None is the identity.
+        waits: True if the library is not there yet: until ``use`` the other map takes all rows.
 
     Attributes:
+        weights: of the compiled kernel; None before ``use``.
         most_rows: number of rows up to which the compiled kernel is used.
-        many_rows: the map for more rows; None if there is no limit.
     """
 
     def __init__(
@@ -313,24 +325,63 @@ class CompiledLinear(PrepackedLinear):
         weight: Tensor,
         bias: Tensor | None = None,
         activation: Activation | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        super().__init__(weight, bias, activation)
-        self.weights = weights_of(linear_class, weight)
-        most_interleaved, most_in_rows = MOST_ROWS[self.weights.values.dtype]
-        self.most_rows = most_interleaved if is_interleaved() else most_in_rows
-        self.many_rows = None if self.most_rows == UNLIMITED else linear_class(weight, bias, activation)
-        if isinstance(self.many_rows, FloatLinear):
-            self.many_rows.plain = None  # it is for a few rows
+        linear_class.check(weight)
+        activation_name(activation)  # raises for one without a kernel
+        super().__init__(weight, bias, activation, numbers=linear_class.numbers(weight))
+        self.linear_class, self.dtype = linear_class, weight.dtype
         self.bias = None if bias is None else bias.detach().float().clone()
+        self.weights: Weights | None = None
+        self.most_rows = 0
+        if not waits:
+            self.use(self.prepared())
+
+    def pack(self, *numbers: Tensor) -> None:
+        """Keeps the numbers until both kernels have them in their order."""
+        self.unpacked = numbers
+
+    def prepared(self) -> Weights:
+        """Returns the weights of the compiled kernel, which are not used yet."""
+        return weights_of(self.linear_class, self.unpacked)
+
+    def use(self, weights: Weights) -> None:
+        """Uses the compiled kernel from now on; ``weights`` are ``prepared``."""
+        self.weights = weights
+        most_interleaved, most_in_rows = MOST_ROWS[weights.values.dtype]
+        self.most_rows = most_interleaved if is_interleaved() else most_in_rows
+        if self.most_rows == UNLIMITED:
+            vars(self).pop("many_rows", None)
+        if "many_rows" in vars(self) or self.most_rows == UNLIMITED:
+            self.unpacked = ()
+
+    @cached_property
+    def many_rows(self) -> PrepackedLinear | None:
+        """The map for more rows, made when it is first needed; None if there is no limit."""
+        if self.most_rows == UNLIMITED:
+            return None
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        size = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")
+        many_rows = self.linear_class(size, bias, self.activation, numbers=self.unpacked)
+        if self.weights is not None:
+            self.unpacked = ()
+            if isinstance(many_rows, FloatLinear):
+                many_rows.plain = None  # it is for a few rows
+        return many_rows
 
     @property
     def weight(self) -> Tensor:
         """Rounded W (out, into)."""
-        return interleaved_int4(self.weights, self.out_features) if self.many_rows is None else self.many_rows.weight
+        if self.many_rows is not None:
+            return self.many_rows.weight
+        assert self.weights is not None
+        return interleaved_int4(self.weights, self.out_features)
 
     def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
         """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""
         assert not accumulate or self.activation is None  # the activation is applied to the whole buffer
+        assert self.weights is not None
         values, scales, groups = self.weights
         return Operation(
             kind=LINEAR,
@@ -350,7 +401,7 @@ class CompiledLinear(PrepackedLinear):
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b)."""
         count = len(rows)
-        if self.many_rows is not None and not 0 < count <= self.most_rows:
+        if not 0 < count <= self.most_rows and self.many_rows is not None:
             return self.many_rows.product(rows)
         scratch = torch.empty(count * (self.in_features + self.out_features))
         scratch[: count * self.in_features].view_as(rows).copy_(rows)
@@ -376,10 +427,6 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def compiled_linear_factory(linear_class: type[PrepackedLinear]) -> Callable[..., nn.Module]:
+def compiled_linear_factory(linear_class: type[PrepackedLinear], waits: bool) -> Callable[..., nn.Module]:
     """Returns a function that makes a ``CompiledLinear`` with ``linear_class`` for many rows."""
-
-    def make(weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> nn.Module:
-        return CompiledLinear(linear_class, weight, bias, activation)
-
-    return make
+    return partial(CompiledLinear, linear_class, waits=waits)

@@ -250,7 +250,7 @@ def apply_plan(model: M, plan: str | Plan) -> M:
     Args:
         model: any module; it is returned.
         plan: "plain", "cpu-training", "cpu-inference", "cpu-compiled", "cpu-decoding", "gpu" or "export"; or a ``Plan``
-            of your own. "cpu-compiled" needs a model that ``heedful.optimize(model, compiled_decoding=True)`` made.
+            of your own. "cpu-compiled" needs a model that ``heedful.optimize`` made.
 
     Raises:
         HeedfulError: for an unknown name.

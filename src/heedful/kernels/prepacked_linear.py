@@ -10,7 +10,7 @@ Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -40,13 +40,34 @@ class PrepackedLinear(nn.Module):
         weight: (out, into), floating point.
         bias: (out,), or None.
         activation: applied to each output; None is the identity.
+        numbers: ``numbers(weight)`` if they are known; the weight may then be on the meta device.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: Activation | None = None,
+        *,
+        numbers: Sequence[Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else bias.detach().clone()
         self.activation = activation
+        if numbers is None:
+            self.check(weight)
+            numbers = self.numbers(weight)
+        self.pack(*numbers)
+
+    @classmethod
+    def numbers(cls, weight: Tensor) -> Sequence[Tensor]:
+        """Returns the numbers (out, into) that are stored, and their scales, in no packed form yet."""
+        return (weight.detach(),)
+
+    def pack(self, *numbers: Tensor) -> None:
+        """Stores the packed form of ``numbers``."""
+        raise NotImplementedError  # each packed form has its own
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
@@ -89,11 +110,11 @@ class FloatLinear(PrepackedLinear):
     (True, True)
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
-        super().__init__(weight, bias, activation)
-        weight = weight.detach().contiguous()
+    def pack(self, *numbers: Tensor) -> None:
+        """Stores the weight in oneDNN's order."""
+        weight = numbers[0].contiguous()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self.attribute, self.formula = _fused(activation)
+        self.attribute, self.formula = _fused(self.activation)
         self.plain = weight if weight.dtype is torch.float32 and torch.backends.mkl.is_available() else None
 
     @property
@@ -125,10 +146,9 @@ class HalfLinear(PrepackedLinear):
         if not largest <= torch.finfo(torch.float16).max:
             raise HeedfulError(f"a weight of {largest:g} is too large for float16; use bfloat16 or float32")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
-        super().__init__(weight, bias, activation)
-        self.check(weight)
-        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.detach().float().contiguous(), self.bias)
+    def pack(self, *numbers: Tensor) -> None:
+        """Stores the weight in float16, and the bias beside it."""
+        self.packed = torch.ops.quantized.linear_prepack_fp16(numbers[0].float().contiguous(), self.bias)
 
     @property
     def weight(self) -> Tensor:
@@ -181,14 +201,14 @@ class Int8Linear(PrepackedLinear):
         """Raises ``HeedfulError`` if this build of PyTorch has no int8 kernel."""
         check_kernels("int8", "onednn", "qlinear_prepack", "qlinear_pointwise")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
-        super().__init__(weight, bias, activation)
-        levels, self.scales = self.quantised(weight)
+    def pack(self, *numbers: Tensor) -> None:
+        """Stores the levels in oneDNN's order."""
+        levels, self.scales = numbers
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
         self.packed = torch.ops.onednn.qlinear_prepack(levels, None)
 
     @classmethod
-    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def numbers(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Returns q (out, into) in int8 and s_out (out,) in float32."""
         weight = weight.detach().float()
         scales = _scale(weight, int8_weight_levels())[:, 0].contiguous()
@@ -224,16 +244,18 @@ class Int4Linear(PrepackedLinear):
         if weight.size(1) % cls.GROUP:
             raise HeedfulError(f"int4 needs a multiple of {cls.GROUP} input features, not {weight.size(1)}; use int8")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
-        super().__init__(weight, bias, activation)
-        self.check(weight)
+    def __init__(self, weight: Tensor, *arguments: Any, **named: Any) -> None:
+        super().__init__(weight, *arguments, **named)
         self.output_dtype = weight.dtype
-        levels, scales, middle = self.quantised(F.pad(weight.detach(), (0, 0, 0, -self.out_features % self.MULTIPLE)))
+
+    def pack(self, *numbers: Tensor) -> None:
+        """Stores the levels in the kernel's order; outputs of zeros fill up to ``MULTIPLE``."""
+        levels, scales, middle = (F.pad(part, (0, 0, 0, -self.out_features % self.MULTIPLE)) for part in numbers)
         self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), 1)
         self.scales = torch.stack((scales.mT, middle.mT), -1).contiguous()  # (groups, out, 2)
 
     @classmethod
-    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def numbers(cls, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns q (out, into) in uint8, s and z + 8 s (out, groups) in bfloat16: the kernel reads q − 8."""
         groups = weight.detach().float().unflatten(1, (-1, cls.GROUP))
         low, high = groups.aminmax(dim=-1)

@@ -85,6 +85,7 @@ class Model(nn.Module):
     kernels: str = "auto"  # name of the plan of kernels that was applied (heedful.kernels.plan); "auto": none
     optimised: str = ""  # by ``heedful.optimize``: type of the weights, such as "int8"; "": not optimised
     prepacked: int = 0  # number of parameters replaced by prepacked weights
+    compiling: Any = None  # compiled kernels that are being made (``heedful.optimize``); None: none
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
     adapter: object | None = None  # its adapter (``heedful.adapters``), beside the weights of ``folder.source``
 
@@ -106,8 +107,10 @@ class Model(nn.Module):
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy and pickle: everything except observers, which watch this object alone."""
-        return {name: value for name, value in self.__dict__.items() if name != "observers"}
+        """Returns the state to copy and pickle, without observers and kernels being compiled: both are of this object
+        alone.
+        """
+        return {name: value for name, value in self.__dict__.items() if name not in ("observers", "compiling")}
 
     @property
     def device(self) -> torch.device:
@@ -144,9 +147,14 @@ class Model(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Returns the name of the plan of kernels for ``repr``, if one was applied, and the captured steps."""
+        """Returns the name of the plan of kernels for ``repr``, and what is compiled or captured."""
         kernels = [] if self.kernels == "auto" else [f"kernels={self.kernels!r}"]
+        kernels += [] if self.compiling is None else [f"compiling={self.compiling!r}"]
         return ", ".join(kernels if self.captured is None else [*kernels, f"captured={self.captured!r}"])
+
+    def begin_call(self) -> bool:
+        """Uses the compiled kernels if they have been made since the last call; returns True if it did just now."""
+        return self.compiling is not None and bool(self.compiling.finish(self))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Model:
         if self.captured is not None:  # a graph reads the weights where they were
@@ -158,6 +166,7 @@ class Model(nn.Module):
         """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
         from heedful.generation import generate
 
+        self.begin_call()
         return generate(self, ids, mask, defaults=self.generation, **options)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:

@@ -118,7 +118,10 @@ class Service:
         self.decoder: SlotDecoder | None = None
         if isinstance(pipe.task, Continues):
             capacity = min(self.limits.max_tokens, pipe.task.reads or self.limits.max_tokens)
-            self.decoder = SlotDecoder(pipe.model, slots=self.limits.slots, capacity=capacity, exact=exact)
+            self._make_decoder = partial(
+                SlotDecoder, pipe.model, slots=self.limits.slots, capacity=capacity, exact=exact
+            )
+            self.decoder = self._make_decoder()
         elif exact:
             raise HeedfulError(
                 f"exact is for models that continue texts, not for {pipe.task.name}, whose batches may round otherwise "
@@ -246,6 +249,7 @@ class Service:
             while self._wait():
                 started = time.monotonic()
                 self._drop_cancelled()
+                self._begin_call()
                 self._join_rows()
                 self._compute_batch()
                 self._step()
@@ -265,6 +269,11 @@ class Service:
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._rows or self._live or self._batches)
         return not self._closing
+
+    def _begin_call(self) -> None:
+        """Uses compiled kernels that have been made since the server started, as soon as no answer is being decoded."""
+        if not self._live and self.pipe.model.begin_call() and self.decoder is not None:
+            self.decoder = self._make_decoder()
 
     def _drop_cancelled(self) -> None:
         """Removes cancelled answers and batches; frees their slots."""
