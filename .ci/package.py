@@ -18,10 +18,30 @@ import venv
 import zipfile
 from pathlib import Path
 
+from heedful.kernels.few_rows_build import PROCESSORS, file_name
+
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "tests/conftest.py", "docs/index.md")
 ALLOWED = {"src", "tests", "docs", "examples", "benchmarks", ".ci", ".gitignore", "PKG-INFO", "constraints.txt"}
-ALLOWED |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "Containerfile"}
+ALLOWED |= {
+    "hatch_build.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "Containerfile",
+}
+
+
+# without a compiler: the kernels that decode, and the OpenMP runtimes of the process, which must be one
+DECODE = """
+import re, torch, heedful
+model = heedful.optimize(heedful.create("gpt-micro", seed=0))
+model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5)
+print(model.kernels, *set(re.findall(r"\\S*lib[gi]?omp\\S*", open("/proc/self/maps").read())))
+"""
 
 
 def main() -> None:
@@ -31,8 +51,9 @@ def main() -> None:
     )[0]
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     run(sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT), quiet=True)
-    wheel, source = (ROOT / "dist" / f"heedful-{version}{end}" for end in ("-py3-none-any.whl", ".tar.gz"))
+    (wheel,), source = (ROOT / "dist").glob("*.whl"), ROOT / "dist" / f"heedful-{version}.tar.gz"
     check_wheel(wheel, version)
+    check_platform(wheel)
     check_source(source, version)
     with tempfile.TemporaryDirectory() as place:
         try_wheel(wheel, version, Path(place))
@@ -46,9 +67,22 @@ def check_wheel(path: Path, version: str) -> None:
     files = {file for file in (tree / "heedful").rglob("*") if file.is_file() and "__pycache__" not in file.parts}
     beside = f"heedful-{version}.dist-info"
     wanted = {file.relative_to(tree).as_posix() for file in files}
+    if not path.name.endswith("-py3-none-any.whl"):
+        machine = path.stem.partition("_x86_64")[1].strip("_") or "aarch64"
+        wanted |= {f"heedful/kernels/{file_name(machine, each)}" for each in PROCESSORS[machine]}
     wanted |= {f"{beside}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     if names != wanted:
         sys.exit(f"{path.name} lacks {sorted(wanted - names)} and holds {sorted(names - wanted)} unasked")
+
+
+def check_platform(path: Path) -> None:
+    """The compiled kernels run on every Linux system that the wheel's name promises."""
+    if path.name.endswith("-py3-none-any.whl"):
+        return
+    told = run(sys.executable, "-m", "auditwheel", "show", str(path), quiet=True)
+    named = path.stem.rpartition("-")[2]
+    if f'"{named}"' not in " ".join(told.split()):
+        sys.exit(f"{path.name} does not run everywhere on {named}:\n{told}")
 
 
 def check_source(path: Path, version: str) -> None:
@@ -78,11 +112,15 @@ def try_wheel(wheel: Path, version: str, place: Path) -> None:
     answer = run(heedful, "predict", names, "Sonntag", "--json", cwd=place)
     if '"output"' not in answer:
         sys.exit(f"heedful predict printed {answer!r}")
+    told = run(str(programs / "python"), "-c", DECODE, cwd=place, CXX="no-compiler", HEEDFUL_CACHE=str(place))
+    kernels, *runtimes = told.split()
+    if kernels != ("cpu-inference" if wheel.name.endswith("-any.whl") else "cpu-compiled") or len(runtimes) != 1:
+        sys.exit(f"without a compiler the kernels are {kernels}, with the OpenMP runtimes {runtimes}")
 
 
-def run(*command: str, cwd: Path | None = None, quiet: bool = False) -> str:
+def run(*command: str, cwd: Path | None = None, quiet: bool = False, **variables: str) -> str:
     """Standard output of a command; where it fails, the end of all that it said."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")

@@ -1,0 +1,50 @@
+"""Puts the decoding kernels into the wheel, compiled for each kind of processor, so that nobody needs a compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+GLIBC = "manylinux_2_17"  # the oldest C library on which the compiled files run
+
+
+class Kernels(BuildHookInterface):
+    """Compiles ``few_rows.cpp`` for a wheel; without a compiler the wheel has none of them, and runs everywhere.
+
+    ``HEEDFUL_WHEEL_MACHINE=aarch64`` with ``CXX=aarch64-linux-gnu-g++`` makes a wheel for another machine than this.
+    """
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Adds the compiled files and the machine's name to the wheel."""
+        if self.target_name != "wheel" or version == "editable":
+            return
+        kernels = Path(self.root, "src", "heedful", "kernels")
+        found = importlib.util.spec_from_file_location("few_rows_build", kernels / "few_rows_build.py")
+        assert found is not None
+        assert found.loader is not None
+        build = importlib.util.module_from_spec(found)
+        found.loader.exec_module(build)
+        machine = os.environ.get("HEEDFUL_WHEEL_MACHINE", platform.machine())
+        command = build.compiler()
+        if command is None or machine not in build.PROCESSORS:
+            self.app.display_warning(f"no kernels are compiled into the wheel: no g++, or none for {machine}")
+            return
+        self.folder = tempfile.TemporaryDirectory()
+        for processor in build.PROCESSORS[machine]:
+            file = Path(self.folder.name, build.file_name(machine, processor))
+            build.build(command, file, build.flags_of(processor))
+            file.chmod(0o644)
+            build_data["force_include"][str(file)] = f"heedful/kernels/{file.name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{GLIBC}_{machine}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Removes the compiled files, which are in the wheel now."""
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
