@@ -99,7 +99,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
-    compiled_decoding = compiled_decoding and _generates(model)
+    compiled_decoding = compiled_decoding and generates(model)
     captures = compiled_decoding and can_capture(model.device)
     make: Callable[..., nn.Module] | None = linear_class
     ready = _library_is_ready(model, dtype_name) if compiled_decoding and linear_class is not None else None
@@ -180,7 +180,7 @@ class Preparation:
         return True
 
 
-def _generates(model: Model) -> bool:
+def generates(model: Model) -> bool:
     """Returns True for a model that generates, and so has decoding steps."""
     return hasattr(model, "decoder") and isinstance(model.config.head, LanguageHead)
 
@@ -228,6 +228,17 @@ def _replace_linears(
         setattr(model.get_submodule(parent), attribute, _packed_linear(make, linear.weight, linear.bias))
     if has_vocabulary and model.device.type != "cpu" and type(model.get_submodule("head.output")) is Linear:
         _align_vocabulary(model)
+
+
+def replace_decoding_linears(model: Model, make: Callable[..., nn.Module]) -> None:
+    """Fuses the projections of the decoder's blocks; ``make`` makes their linear maps and the one to the vocabulary."""
+    for path, block in model.named_modules():
+        if path.startswith("decoder.") and isinstance(block, Block):
+            _fuse(block, make)
+    for path, linear in _linears(model):
+        if path.startswith("decoder.block.") or path == "head.output":
+            parent, _, attribute = path.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, make(linear.weight, linear.bias))
 
 
 def _align_vocabulary(model: Model) -> None:

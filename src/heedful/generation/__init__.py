@@ -5,7 +5,8 @@
   the methods, one per file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods
   that decode one token per row and step;
 - ``decoder_state``: a model with its cache, the only module that distinguishes the two families; ``static``: one step
-  of it with fixed shapes; ``slots``: rows that join and leave at any step;
+  of it with fixed shapes; ``slots``: rows that join and leave at any step; ``decoding_copy``: an optimised copy of a
+  model for the later calls of its ``generate``;
 - ``processors``: change scores before a token is chosen; ``token_choice``: chooses the token;
 - ``stopping``: stop strings, and callers that go; ``incremental_text``: text of tokens as they arrive.
 

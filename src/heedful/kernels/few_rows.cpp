@@ -1061,6 +1061,20 @@ extern "C" void interleave(const char* rows, int64_t count, int64_t bytes, int64
     }
 }
 
+// A number of ``bytes`` of memory: Σ (a + 2i) (b + 2i + 1) over its pairs (a, b) of 32 bits, numbered from 0.
+extern "C" uint64_t checksum(const char* memory, int64_t bytes, int64_t threads) {
+    const int64_t pairs = bytes / 8;
+    uint64_t total = 0;
+#pragma omp parallel for simd num_threads(threads) reduction(+ : total)
+    for (int64_t i = 0; i < pairs; i++) {
+        const uint64_t pair = load<uint64_t>(memory + 8 * i);
+        total += (uint64_t)(uint32_t)((uint32_t)pair + 2 * (uint32_t)i) * ((uint32_t)(pair >> 32) + 2 * (uint32_t)i + 1);
+    }
+    uint64_t rest = 0;
+    if (bytes % 8) std::memcpy(&rest, memory + 8 * pairs, bytes % 8);
+    return total * 31 + rest;
+}
+
 // Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
 // on a busy machine a thread that does not run holds nobody up.
 extern "C" void run(const Operation* operations, int64_t count, const Call* call) {

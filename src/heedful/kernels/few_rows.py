@@ -18,7 +18,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from ctypes import POINTER, Structure, byref, c_double, c_int64, c_uint64, c_void_p
 from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -141,6 +141,13 @@ def is_interleaved() -> bool:
     return bool(library().interleaved())
 
 
+def checksum(tensor: Tensor) -> int:
+    """Returns a number of the bits of a tensor whose memory is dense, read at memory bandwidth."""
+    size = tensor.numel() * tensor.element_size()
+    number: int = library().checksum(tensor.data_ptr(), size, torch.get_num_threads())
+    return number
+
+
 def interleaved(rows: Tensor, multiple: int = 1) -> Tensor:
     """Interleaves the numbers of 16 ``rows`` (N, K) at a time: (⌈N / 16⌉, ⌈K / t⌉, 16, t), t numbers in four bytes.
 
@@ -212,6 +219,7 @@ def _library() -> Any:
         raise HeedfulError(_unstored(error)) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
+    loaded.checksum.argtypes, loaded.checksum.restype = (c_void_p, c_int64, c_int64), c_uint64
     loaded.interleave.restype = None
     loaded.interleave.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64)
     return loaded

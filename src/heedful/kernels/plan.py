@@ -331,22 +331,26 @@ def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]
 
 @contextmanager
 def decoding_kernels(model: nn.Module) -> Iterator[None]:
-    """Applies "cpu-decoding" while entered, unless the model already has a plan: then that plan stays.
-
-    Transposed float32 weights on a CPU, as GPT-2's files have them, are first made contiguous, permanently: transposed
-    weights take twice the time. Their values stay the same.
-    """
+    """Applies "cpu-decoding" while entered, unless the model already has a plan: then that plan stays."""
     if getattr(model, "kernels", AUTO) != AUTO:
         yield
         return
+    make_weights_contiguous(model)
+    with using(model, "cpu-decoding"):
+        yield
+
+
+def make_weights_contiguous(model: nn.Module) -> None:
+    """Makes transposed float32 weights on a CPU, as GPT-2's files have them, contiguous, permanently.
+
+    Transposed weights take twice the time. Their values stay the same.
+    """
     for part in model.modules():
         if not isinstance(part, Linear) or slot_of(part) is None or _inference_linear(part) is F.linear:
             continue
         if not part.weight.is_contiguous():
             with torch.inference_mode(False):  # an inference tensor could not be trained
                 part.weight.data = part.weight.data.contiguous()
-    with using(model, "cpu-decoding"):
-        yield
 
 
 def apply_training_plan(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ def device_of(name: str | torch.device | None) -> torch.device:
         raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or use 'cpu'") from None
 
 
+OWN = ("observers", "compiling", "decoding_copy")  # attributes of one object, which are neither copied nor pickled
 TRANSFORMERS_ARGUMENTS = {  # arguments of transformers' models, and what a user of ours does in their place
     "input_ids": "pass the ids first: model(ids, mask)",
     "attention_mask": "pass it as mask: True or 1 for tokens, False or 0 for padding",
@@ -86,6 +87,7 @@ class Model(nn.Module):
     optimised: str = ""  # by ``heedful.optimize``: type of the weights, such as "int8"; "": not optimised
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     compiling: Any = None  # compiled kernels that are being made (``heedful.optimize``); None: none
+    decoding_copy: Any = None  # optimised, for ``generate`` (``heedful.generation.decoding_copy``); None: none
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
     adapter: object | None = None  # its adapter (``heedful.adapters``), beside the weights of ``folder.source``
 
@@ -107,10 +109,8 @@ class Model(nn.Module):
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy and pickle, without observers and kernels being compiled: both are of this object
-        alone.
-        """
-        return {name: value for name, value in self.__dict__.items() if name not in ("observers", "compiling")}
+        """Returns the state to copy and pickle, without what is of this object alone (``OWN``)."""
+        return {name: value for name, value in self.__dict__.items() if name not in OWN}
 
     @property
     def device(self) -> torch.device:
@@ -150,6 +150,8 @@ class Model(nn.Module):
         """Returns the name of the plan of kernels for ``repr``, and what is compiled or captured."""
         kernels = [] if self.kernels == "auto" else [f"kernels={self.kernels!r}"]
         kernels += [] if self.compiling is None else [f"compiling={self.compiling!r}"]
+        copied = getattr(self.decoding_copy, "model", None)
+        kernels += [] if copied is None else [f"decoding_copy={copied.kernels!r}"]
         return ", ".join(kernels if self.captured is None else [*kernels, f"captured={self.captured!r}"])
 
     def begin_call(self) -> bool:
@@ -165,9 +167,18 @@ class Model(nn.Module):
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
         """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
         from heedful.generation import generate
+        from heedful.generation.decoding_copy import DecodingCopy
 
         self.begin_call()
-        return generate(self, ids, mask, defaults=self.generation, **options)
+        self.decoding_copy = self.decoding_copy or DecodingCopy()
+        model = self.decoding_copy.of(self, options.get("max_new_tokens", 20))
+        return generate(model, ids, mask, defaults=self.generation, **options)
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode of all parts; in training mode no optimised copy is kept."""
+        if mode:
+            self.decoding_copy = None
+        return super().train(mode)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:
         """Writes the model as a folder, or only its adapter if it has one: see ``heedful.pretrained.save``."""

@@ -1,0 +1,183 @@
+"""Optimised copy of a model that is not optimised, with which ``Model.generate`` decodes from its second call on.
+
+The copy shares the weights of the model, and has those of the decoder in a second order, that of the compiled kernels.
+It is used as long as the model is as it was when the copy was made, to the last bit of its weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module
+
+from heedful.errors import HeedfulError
+from heedful.kernels import few_rows
+from heedful.kernels.compiled_step import has_compiled_steps
+from heedful.kernels.few_rows import compiled_linear_factory
+from heedful.kernels.onednn_linear import has_onednn, onednn_linear
+from heedful.kernels.plan import AUTO, apply_plan, make_weights_contiguous
+from heedful.kernels.prepacked_linear import PrepackedLinear
+from heedful.optimize_model import generates, replace_decoding_linears
+from heedful.util.machine import available_memory
+
+FEWEST = 8  # new tokens of a call from which the check of the weights, which takes as long as a token, pays
+OWN = ("training", "kernels", "observers", "compiling", "decoding_copy")  # attributes that say nothing about the result
+SIMPLE = (int, float, bool, str, type(None))
+
+
+class SharedLinear(PrepackedLinear):
+    """Weights in the order of the model, with which they are shared."""
+
+    def pack(self, *numbers: Tensor) -> None:
+        """Keeps the weight."""
+        (self.shared,) = numbers
+
+    @property
+    def weight(self) -> Tensor:
+        """W (out, into)."""
+        return self.shared
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Returns act(rows Wᵀ + b)."""
+        multiply = onednn_linear if rows.dtype is torch.float32 and has_onednn(torch.float32) else F.linear
+        return self.activated(multiply(rows, self.shared, self.bias))
+
+
+class DecodingCopy:
+    """The copy of one model, and the state of the model for which it was made."""
+
+    def __init__(self) -> None:
+        self.seen: Any = None  # the model's state in the last call
+        self.checksum = 0
+        self.model: Any = None
+        self.is_refused = False
+
+    def of(self, model: Any, new_tokens: int) -> Any:
+        """Returns the copy if it may decode ``new_tokens`` in place of ``model``, and otherwise ``model``."""
+        if new_tokens < FEWEST or not _is_plain(model):
+            return model
+        make_weights_contiguous(model)
+        state = _state(model)
+        if state != self.seen:  # the first call, or the model was trained or changed since the last one
+            self.seen, self.model, self.is_refused = state, None, False
+            return model
+        if self.is_refused or not _library_is_ready():
+            return model
+        checksum = _checksum(model)
+        if self.model is None or checksum != self.checksum:
+            self.model, self.checksum = _compiled(model), checksum
+            self.is_refused = self.model is None
+        return model if self.model is None else self.model
+
+
+def _is_plain(model: Any) -> bool:
+    """Returns True for a model on a CPU, with floating-point weights, that nobody observes or has changed."""
+    if model.kernels != AUTO or model.optimised or model.adapter is not None or model.observers:
+        return False
+    if model.device.type != "cpu" or not generates(model):
+        return False
+    if model.dtype not in (torch.float32, torch.bfloat16) or not has_onednn(model.dtype):
+        return False
+    if module._global_forward_hooks or module._global_forward_pre_hooks:
+        return False
+    return not any(
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or "forward" in vars(part)
+        or vars(part).get("probe") is not None
+        or not type(part).__module__.startswith(("heedful.", "torch."))
+        for part in model.modules()
+    )
+
+
+class _Same:
+    """Equal to the same object alone, which it keeps."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+def _state(model: Any) -> Any:
+    """Returns the model's parts, their attributes and the versions of its tensors, to be compared with a later state.
+
+    A tensor that is written by its ``data`` keeps its version: the checksum finds it.
+    """
+    parts = [(type(part), _attributes(part)) for part in model.modules()]
+    tensors = [
+        (name, tensor.data_ptr(), tensor._version, tensor.dtype, tensor.shape) for name, tensor in _tensors(model)
+    ]
+    return parts, tensors
+
+
+def _attributes(part: nn.Module) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, SIMPLE) else _Same(value)
+        for name, value in vars(part).items()
+        if name not in OWN and not isinstance(value, Tensor)
+    }
+
+
+def _tensors(model: Any) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _checksum(model: Any) -> int:
+    """Returns a number of all weights' bits."""
+    total = 0
+    for _, tensor in _tensors(model):
+        total = (total * 3 + few_rows.checksum(tensor)) % 2**64
+    return total
+
+
+_compiling: list[Thread] = []
+
+
+def _library_is_ready() -> bool:
+    """Returns True if the compiled kernels are there; otherwise they are compiled in the background."""
+    try:
+        if few_rows.is_ready():
+            return True
+    except HeedfulError:
+        return False
+    if not _compiling:
+        _compiling.append(Thread(target=_compile, name="heedful-compiling", daemon=True))
+        _compiling[0].start()
+    return False
+
+
+def _compile() -> None:
+    try:
+        few_rows.library()
+    except HeedfulError:
+        return  # nobody asked for it
+
+
+def _compiled(model: Any) -> Any:
+    """Returns the copy; None if the compiled kernels lack a part of the model, or the memory has no room for it."""
+    needed = sum(part.numel() * part.element_size() for part in model.decoder.parameters())
+    free = available_memory()
+    if (free is not None and 2 * needed > free) or not all(_is_dense(tensor) for _, tensor in _tensors(model)):
+        return None
+    shared: dict[int, Any] = {
+        id(part): nn.Parameter(part.detach(), requires_grad=False) for part in model.parameters()
+    } | {id(part): part.detach() for part in model.buffers()}
+    with torch.inference_mode(False), torch.no_grad():
+        copied = copy.deepcopy(model, shared).eval()
+        try:
+            replace_decoding_linears(copied, compiled_linear_factory(SharedLinear, waits=False))
+        except HeedfulError:  # a part, such as an activation, that has no kernel
+            return None
+    apply_plan(copied, "cpu-compiled")
+    return copied if has_compiled_steps(copied.decoder) else None
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or (tensor.dim() == 2 and tensor.mT.is_contiguous())
