@@ -71,6 +71,15 @@ class Growing(AttentionCache):
             self._move(tuple(buffer[:, :, :1] for buffer in self.buffers))  # type: ignore[arg-type]  # keys and values
         return self.buffers, self._advance(1)
 
+    def reserve(self, count: int) -> tuple[Stored, int]:
+        """Makes room for ``count`` tokens; returns the buffers and their first column.
+
+        The caller writes the tokens and counts them. The cache must hold earlier tokens and must not be ``read_only``.
+        """
+        if self.length + count > self.allocated:
+            self._move(tuple(buffer[:, :, :count] for buffer in self.buffers))  # type: ignore[arg-type]  # keys and values
+        return self.buffers, self.first
+
     def _advance(self, count: int) -> slice:
         """Counts new tokens as stored; returns the columns that they attend to."""
         first = self.first

@@ -15,7 +15,7 @@ from torch import nn
 import heedful
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.generation import decoding_copy
-from heedful.kernels import apply_plan, compiled_step, few_rows
+from heedful.kernels import apply_plan, compiled_step, few_rows, greedy_steps
 from heedful.kernels.few_rows import compiler
 from heedful.layers.norm import Identity
 
@@ -38,11 +38,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each compiled step."""
     rows: list[int] = []
 
-    def run(operations: Any, call: Any) -> None:
-        rows.append(call.rows)
-        few_rows.run(operations, call)
+    def run(operations: Any, call: Any, steps: int = 1) -> int:
+        done = few_rows.run(operations, call, steps)
+        rows.extend([call.rows] * done)
+        return done
 
-    monkeypatch.setattr(compiled_step, "run", run)
+    for owner in (compiled_step, greedy_steps):
+        monkeypatch.setattr(owner, "run", run)
     return rows
 
 

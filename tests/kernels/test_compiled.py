@@ -37,7 +37,7 @@ from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import stream
-from heedful.kernels import compiled_step, few_rows, few_rows_build
+from heedful.kernels import compiled_step, few_rows, few_rows_build, greedy_steps
 from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.onednn_linear import has_onednn
@@ -88,14 +88,16 @@ STACKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each compiled call of a stack."""
+    """The number of rows of each compiled step of a stack."""
     rows: list[int] = []
 
-    def run(operations: Any, call: Any) -> None:
-        rows.append(call.rows)
-        few_rows.run(operations, call)
+    def run(operations: Any, call: Any, steps: int = 1) -> int:
+        done = few_rows.run(operations, call, steps)
+        rows.extend([call.rows] * done)
+        return done
 
-    monkeypatch.setattr(compiled_step, "run", run)
+    for owner in (compiled_step, greedy_steps):
+        monkeypatch.setattr(owner, "run", run)
     return rows
 
 
@@ -742,7 +744,7 @@ def no_home() -> Path:
 @pytest.fixture
 def quick_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_library: None) -> None:
     """A library of the same functions, without their bodies, which compiles in a tenth of the time."""
-    source = 'extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} }\n'
+    source = 'extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} void checksum() {} }\n'
     (tmp_path / "quick.cpp").write_text(source + f"char large[{2**14}] = {{1}};\n")
     monkeypatch.setattr(few_rows, "SOURCE", tmp_path / "quick.cpp")
     monkeypatch.setattr(few_rows, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))
@@ -767,7 +769,7 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
 
 PLANTED = """#include <cstdio>
 __attribute__((constructor)) void planted() { FILE* file = fopen("%s", "w"); if (file) fclose(file); }
-extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} }
+extern "C" { void run() {} long interleaved() { return 0; } void interleave() {} void checksum() {} }
 """
 
 
@@ -788,9 +790,8 @@ def test_no_library_of_another_user_is_loaded(
         pytest.skip("only root can give a file to another user")
     monkeypatch.setenv("HEEDFUL_CACHE", str(open_folder / "cache"))
     with monkeypatch.context() as patched:  # a second library of one path would not be loaded
-        patched.setattr(
-            few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(run=Mock(), interleaved=Mock(), interleave=Mock())
-        )
+        functions = {name: Mock() for name in ("run", "interleaved", "interleave", "checksum")}
+        patched.setattr(few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(**functions))
         few_rows.library()
     (file,) = open_folder.rglob("*.so")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)]

@@ -65,7 +65,10 @@ class DecodedRows:
 
     def score(self, logits: Tensor, tokens: Tensor) -> None:
         """Adds log p of the last appended ``tokens`` (R,), computed from ``logits`` (R, V)."""
-        log_p = (logits.gather(1, tokens[:, None]) - log_sum_exp(logits))[:, 0]
+        self.add((logits.gather(1, tokens[:, None]) - log_sum_exp(logits))[:, 0])
+
+    def add(self, log_p: Tensor) -> None:
+        """Adds log p (R,) of the last appended tokens."""
         self._write(self.log_p, self.columns - 1, torch.where(self.done, 0.0, log_p))
         self.sums.add_(self.log_p[:, self.columns - 1])
 

@@ -97,6 +97,7 @@ def _steps(
                 with_logprobs=with_logprobs,
                 context=context,
                 static=static,
+                streams=streams,
                 read_every=1 if streams else tokens_between_reads(limits.device),
                 should_stop=SHOULD_STOP.get(),
             )

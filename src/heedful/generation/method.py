@@ -40,6 +40,7 @@ class MethodInput:
         context: maximum number of tokens that a decoder reads; None is unlimited.
         static: reads the tokens in place of ``state``, if the shapes are fixed: rows then stay until all have ended.
         read_every: number of tokens after which the host reads which rows have ended; searches read at each token.
+        streams: True if the tokens of each step are wanted at once.
         should_stop: returns True to end the generation before its next step; None: nobody ends it.
     """
 
@@ -54,6 +55,7 @@ class MethodInput:
     context: int | None = None
     static: StaticStep | None = None
     read_every: int = 1
+    streams: bool = False
     should_stop: Callable[[], bool] | None = None
 
     @property

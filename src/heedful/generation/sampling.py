@@ -5,6 +5,7 @@ Shapes: B prompts, n samples of each, R running rows, N columns of the history.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from heedful.generation.decoded_rows import DecodedRows
+from heedful.generation.decoder_state import DecoderState
 from heedful.generation.method import Method, MethodInput, Steps
-from heedful.generation.processors import process
+from heedful.generation.processors import MinNewTokens, process
 from heedful.generation.token_choice import choose, uniform_numbers
+from heedful.kernels.greedy_steps import STEPS, GreedySteps, greedy_steps_of
 
 Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -89,23 +92,46 @@ def decode_stepwise(
         logits, prompt, limits, starts = logits[samples], prompt[samples], limits[samples], starts[samples]
     rows = DecodedRows(inputs, prompt, limits, logits)
     full = context + int(starts.min())  # columns at which the row that reads the most can read no more
+    program = _greedy_steps(inputs, state) if choose_tokens is choose_next and numbers is None else None
+    ahead: deque[tuple[Tensor, Tensor | None]] = deque()  # tokens and their log p
 
     for step in inputs.steps():
-        history = rows.history
-        scores = logits
-        if processors:
-            scores = process(processors, history, logits.clone() if with_scores else logits)
-        tokens = choose_tokens(scores, history, rows.numbers(numbers, step - 1))
+        log_p = None
+        if ahead:
+            tokens, log_p = ahead.popleft()
+        else:
+            history = rows.history
+            scores = logits
+            if processors:
+                scores = process(processors, history, logits.clone() if with_scores else logits)
+            tokens = choose_tokens(scores, history, rows.numbers(numbers, step - 1))
         yield rows.append(tokens)
-        if with_scores:
+        if log_p is not None:
+            rows.add(log_p)
+        elif with_scores:
             rows.score(logits, tokens)
         if not rows.end(tokens):
             break
+        if ahead:
+            continue  # the rows stay until the last token that was read ahead
         remaining = rows.drop_ended()
         if remaining is not None:
             state.select(remaining)
             tokens = tokens[remaining]
-        if rows.columns <= full:
+        count = min(STEPS, rows.next_limit - step, full - rows.columns + 1)
+        if program is not None and count > 1 and program.fits(inputs.state.model, inputs.state.cache, len(tokens)):
+            ahead.extend(
+                program(
+                    inputs.state.cache,
+                    tokens,
+                    count,
+                    ends=inputs.end_ids,
+                    without_end=inputs.options.min_new_tokens - step,
+                    has_ended=rows.done,
+                    with_log_p=with_scores,
+                )
+            )
+        elif rows.columns <= full:
             logits = state.step(tokens)
         else:
             running = rows.running
@@ -113,6 +139,15 @@ def decode_stepwise(
             logits = state.reread(rows.history, starts[running])
             full = context + int(starts[running].min())
     return rows.ids, rows.sums / rows.lengths, rows.log_p
+
+
+def _greedy_steps(inputs: MethodInput, state: StepwiseState) -> GreedySteps | None:
+    """Returns the program that decodes several tokens in a call, if nobody looks at each, or at its logits."""
+    if type(state) is not DecoderState or state.observers or inputs.streams or inputs.stop_strings is not None:
+        return None
+    if any(type(processor) is not MinNewTokens for processor in inputs.processors):
+        return None
+    return greedy_steps_of(state.model, inputs.end_ids)
 
 
 def _sampling_numbers(inputs: MethodInput, per_token: int) -> Tensor | None:

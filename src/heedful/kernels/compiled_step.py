@@ -148,7 +148,7 @@ class CompiledStep:
         operations: list[Operation] = []
         for number, block in enumerate(blocks):
             operations += self._block(block, number)
-        operations += self._norm(stack.norm, STREAM, STREAM)
+        operations += self.norm_operations(stack.norm, STREAM, STREAM)
         self.operations = (Operation * len(operations))(*operations)
         self.most_rows = min(part.most_rows for part in stack.modules() if isinstance(part, CompiledLinear))
         self.heads = [[part.heads for part in block.modules() if isinstance(part, Attention)] for block in blocks]
@@ -250,16 +250,17 @@ class CompiledStep:
         """Returns after(x + out(f(before(x)))) for the stream x."""
         assert isinstance(residual, Residual)
         normed, temporary = STREAM if isinstance(residual.before, Identity) else self.normed, self.temporary
-        operations = self._norm(residual.before, STREAM, normed)
+        operations = self.norm_operations(residual.before, STREAM, normed)
         if isinstance(residual.out, Identity):
             operations += sublayer(normed, STREAM, True)
         else:
             operations += sublayer(normed, temporary, False)
-            operations += self._norm(residual.out, temporary, temporary)
+            operations += self.norm_operations(residual.out, temporary, temporary)
             operations.append(Operation(kind=ADD, x=temporary, y=STREAM, inputs=self.dim))
-        return operations + self._norm(residual.after, STREAM, STREAM)
+        return operations + self.norm_operations(residual.after, STREAM, STREAM)
 
-    def _norm(self, norm: nn.Module, x: int, y: int) -> list[Operation]:
+    def norm_operations(self, norm: nn.Module, x: int, y: int) -> list[Operation]:
+        """Returns the operations of a norm, whose weights live as long as the program: none for an empty slot."""
         if isinstance(norm, Identity):
             return []
         kind = LAYER_NORM if isinstance(norm, LayerNorm) else RMS_NORM
@@ -343,16 +344,17 @@ class CompiledStep:
             buffers, first, keys.slots = own.buffers, 0, own.new_columns.data_ptr()
             keys.rows = own.rows.data_ptr() if own.is_shared else None
             keys.columns = buffers[0].size(2)
-        self._addresses(keys, buffers, first)
+        self.set_addresses(keys, buffers, first)
         keys.queries_per_source = 1
 
     def _cross_keys(self, keys: KeyValues, cross: Any, rows: int) -> None:
         buffers = tuple(tensor.contiguous() for tensor in cross.pair)
         cross.pair = buffers  # kept while the call runs, and next time contiguous
         keys.columns, keys.queries_per_source = buffers[0].size(2), rows // len(buffers[0])
-        self._addresses(keys, buffers, 0)
+        self.set_addresses(keys, buffers, 0)
 
-    def _addresses(self, keys: KeyValues, buffers: tuple[Tensor, ...], first: int) -> None:
+    def set_addresses(self, keys: KeyValues, buffers: tuple[Tensor, ...], first: int) -> None:
+        """Sets the addresses of keys and values, of which the ``first`` columns are left out."""
         key, value = buffers
         skipped = first * self.size * key.element_size()
         keys.key, keys.value = key.data_ptr() + skipped, value.data_ptr() + skipped

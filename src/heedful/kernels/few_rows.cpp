@@ -219,13 +219,22 @@ struct Call {
     const float *cosine, *sine;  // (R or 1, E); null: no rotation
     int64_t rotation_stride;
     const KeyValues* keys;    // two for each layer: self-attention, cross-attention
-    Progress* progress;  // zeros, one for each operation
+    Progress* progress;  // zeros, one for each operation of each step
+    // of several steps, each with the token that the one before has chosen:
+    int64_t step;            // number of this one: so many keys have joined each cache since the first
+    int64_t step_rotation;   // distance in the tables of rotations from one step to the next
+    int64_t* tokens;         // (steps + 1, R) tokens that are read, and chosen
+    float* log_p;            // (steps, R) log p of the chosen ones; null: not wanted
+    const float* positions;  // (steps, D) rows that are added to the embedding; null: none
+    const int64_t* ends;     // (end_count,) tokens that end a row
+    int64_t end_count, without_end;  // at most MOST_ENDS; of the first steps none may be chosen
+    uint8_t* has_ended;      // (steps + 1, R): after each step; the first row is 0
 };
 }
 
 namespace {
 
-enum Kind { LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
+enum Kind { LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD, EMBED, CHOOSE };
 enum WeightFormat { FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 };
 enum Activation { NONE, RELU, GELU, GELU_TANH, SILU, TANH };
 
@@ -907,10 +916,11 @@ float dot(const float* q, const typename Cache::Number* k, int64_t size) {
 
 // One query head of a row: softmax(factor q kᵀ + bias) v; zeros if no key may be attended to.
 template <class Cache>
-void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t r, int64_t h, float* scores, float* y) {
+void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t step, int64_t r, int64_t h, float* scores,
+            float* y) {
     typedef typename Cache::Number Number;
     const int64_t size = op.head_size, head = h / (op.heads / op.kv_heads);
-    const int64_t columns = keys.in_order ? keys.slots[r] + 1 : keys.columns;
+    const int64_t columns = keys.in_order ? keys.slots[r] + 1 : keys.columns + step;
     const int64_t source = r / keys.queries_per_source;
     const int64_t first = (keys.rows ? keys.rows[r] : source) * keys.row_stride + head * keys.head_stride;
     const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
@@ -956,7 +966,7 @@ void append(const Operation& op, const Buffers& buffers, const KeyValues& keys, 
     const int64_t size = op.head_size, r = unit / op.kv_heads, g = unit % op.kv_heads;
     float *k = buffers.row(op.x, op.inputs, r) + (op.heads + g) * size, *v = k + op.kv_heads * size;
     normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, buffers.call, r);
-    const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1;
+    const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1 + buffers.call.step;
     const int64_t place = (keys.rows ? keys.rows[r] : r) * keys.row_stride + g * keys.head_stride + column * size;
     for (int64_t i = 0; i < size; i++) {
         ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
@@ -980,8 +990,63 @@ void attention(const Operation& op, const Buffers& buffers, const KeyValues& key
             normalise_and_rotate(q, op, op.query_norm, (float)op.epsilon, call, r);
         else if (op.query_norm)
             rms_norm(q, q, size, op.query_norm, (float)op.epsilon);
-        attend<Cache>(q, keys, op, r, h, scores, buffers.row(op.y, op.heads * size, r) + h * size);
+        attend<Cache>(q, keys, op, is_self ? call.step : 0, r, h, scores, buffers.row(op.y, op.heads * size, r) + h * size);
     }
+}
+
+// ------------------------------------------------------------------------------------- the first and the last operation
+
+// The embedding of a row's token, times a factor, plus the row of its position.
+void embed(const Operation& op, const Buffers& buffers, int64_t r) {
+    const Call& call = buffers.call;
+    const float* from = (const float*)op.weight + call.tokens[call.step * call.rows + r] * op.inputs;
+    const float* position = call.positions ? call.positions + call.step * op.inputs : nullptr;
+    float *y = buffers.row(op.y, op.inputs, r), factor = (float)op.factor;
+    for (int64_t i = 0; i < op.inputs; i++) y[i] = from[i] * factor;
+    for (int64_t i = 0; position && i < op.inputs; i++) y[i] += position[i];
+}
+
+constexpr int MOST_ENDS = 16;
+
+// The first of the best logits of a row, NaN before all others; and its log p = x − log Σ exp, of all logits.
+void choose(const Operation& op, const Buffers& buffers, int64_t r) {
+    const Call& call = buffers.call;
+    const int64_t count = op.inputs, block = 64 * LANES, whole = count - count % LANES;
+    float *x = buffers.row(op.x, count, r), forbidden[MOST_ENDS];
+    const int64_t forbids = call.step < call.without_end ? call.end_count : 0;
+    for (int64_t e = 0; e < forbids; e++) {
+        forbidden[e] = x[call.ends[e]];
+        x[call.ends[e]] = -INFINITY;
+    }
+    const auto is_better = [](float a, float b) { return a > b || (a != a && b == b); };
+    float largest = -INFINITY;
+    int64_t first = 0, best = 0;  // of the best block; in it
+    for (int64_t begin = 0; begin < count; begin += block) {
+        const int64_t end = std::min(begin + block, count);
+        Vector most = Vector{} - INFINITY;
+        int64_t i = begin;
+        for (; i + LANES <= end; i += LANES) {
+            const Vector part = load<Vector>(x + i);
+            most = part <= most ? most : part;  // NaN stays, or comes
+        }
+        float own = -INFINITY;
+        for (int l = 0; l < LANES; l++) own = is_better(most[l], own) ? most[l] : own;
+        for (; i < end; i++) own = is_better(x[i], own) ? x[i] : own;
+        if (is_better(own, largest)) largest = own, first = begin;
+    }
+    for (best = first; best < count - 1 && x[best] != largest && x[best] == x[best]; best++) {
+    }
+    const int64_t place = call.step * call.rows + r;
+    call.tokens[place + call.rows] = best;
+    call.has_ended[place + call.rows] = call.has_ended[place];
+    for (int64_t e = 0; e < call.end_count; e++) call.has_ended[place + call.rows] |= best == call.ends[e];
+    if (!call.log_p) return;
+    Vector sums = {};
+    for (int64_t i = 0; i < whole; i += LANES) sums += exponential(load<Vector>(x + i) - largest);
+    float total = sum(sums);
+    for (int64_t i = whole; i < count; i++) total += std::exp(x[i] - largest);
+    for (int64_t e = 0; e < forbids; e++) total += std::exp(forbidden[e] - largest);
+    call.log_p[place] = -std::log(total);
 }
 
 // Number of independent chunks of an operation.
@@ -1016,6 +1081,8 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
             return;
         }
     }
+    if (op.kind == EMBED) return embed(op, buffers, chunk);
+    if (op.kind == CHOOSE) return choose(op, buffers, chunk);
     const float* x = buffers.row(op.x, op.inputs, chunk);
     float* y = buffers.row(op.y, op.inputs, chunk);
     switch (op.kind) {
@@ -1076,25 +1143,35 @@ extern "C" uint64_t checksum(const char* memory, int64_t bytes, int64_t threads)
 }
 
 // Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
-// on a busy machine a thread that does not run holds nobody up.
-extern "C" void run(const Operation* operations, int64_t count, const Call* call) {
+// on a busy machine a thread that does not run holds nobody up. Of several steps each reads what the one before has
+// chosen, until all rows have ended; returns the number of steps.
+extern "C" int64_t run(const Operation* operations, int64_t count, const Call* call, int64_t steps) {
 #pragma omp parallel num_threads(call->threads)
     {
         const int thread = omp_get_thread_num();
+        Call own = *call;
+        for (own.step = 0; own.step < steps; own.step++) {
 #ifdef IS_INTERLEAVED
-        rounded = nullptr;
+            rounded = nullptr;
 #endif
-        for (int64_t i = 0; i < count; i++) {
-            Progress& progress = call->progress[i];
-            const int64_t chunks = chunks_of(operations[i], *call);
-            for (;;) {
-                const int64_t chunk = progress.taken.fetch_add(1, std::memory_order_relaxed);
-                if (chunk >= chunks) break;
-                compute(operations[i], *call, chunk, chunks, thread);
-                progress.done.fetch_add(1, std::memory_order_release);
+            for (int64_t i = 0; i < count; i++) {
+                Progress& progress = call->progress[own.step * count + i];
+                const int64_t chunks = chunks_of(operations[i], own);
+                for (;;) {
+                    const int64_t chunk = progress.taken.fetch_add(1, std::memory_order_relaxed);
+                    if (chunk >= chunks) break;
+                    compute(operations[i], own, chunk, chunks, thread);
+                    progress.done.fetch_add(1, std::memory_order_release);
+                }
+                for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
+                    if (spins > SPINS) sched_yield();
             }
-            for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
-                if (spins > SPINS) sched_yield();
+            const uint8_t* ended = own.has_ended + (own.step + 1) * own.rows;
+            if (own.end_count && std::all_of(ended, ended + own.rows, [](uint8_t each) { return each; })) break;
+            if (own.cosine) own.cosine += own.step_rotation, own.sine += own.step_rotation;
         }
     }
+    int64_t done = 0;
+    while (done < steps && call->progress[(done + 1) * count - 1].done.load() > 0) done++;
+    return done;
 }

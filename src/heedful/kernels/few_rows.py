@@ -52,7 +52,7 @@ from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
 BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
 PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
-LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(8)
+LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD, EMBED, CHOOSE = range(10)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
 WITHOUT = "decode without them: --no-compiled-decoding, or compiled_decoding=False"
@@ -105,6 +105,10 @@ class Call(Structure):
         ("rotation_stride", c_int64),
         ("keys", POINTER(KeyValues)),
         ("progress", c_void_p),
+        *((name, c_int64) for name in ("step", "step_rotation")),
+        *((name, c_void_p) for name in ("tokens", "log_p", "positions", "ends")),
+        *((name, c_int64) for name in ("end_count", "without_end")),
+        ("has_ended", c_void_p),
     )
 
 
@@ -217,7 +221,7 @@ def _library() -> Any:
         raise HeedfulError(f"{error}; {WITHOUT}") from None
     except OSError as error:
         raise HeedfulError(_unstored(error)) from None
-    loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
+    loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p, c_int64), c_int64
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
     loaded.checksum.argtypes, loaded.checksum.restype = (c_void_p, c_int64, c_int64), c_uint64
     loaded.interleave.restype = None
@@ -297,11 +301,12 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names))) or platform.processor()
 
 
-def run(operations: Any, call: Call) -> None:
-    """Computes ``operations``, an array of ``Operation``."""
-    progress = torch.zeros(len(operations) * PROGRESS, dtype=torch.int64)
+def run(operations: Any, call: Call, steps: int = 1) -> int:
+    """Computes ``operations``, an array of ``Operation``, at most ``steps`` times; returns how often."""
+    progress = torch.zeros(steps * len(operations) * PROGRESS, dtype=torch.int64)
     call.progress = progress.data_ptr()
-    library().run(operations, len(operations), byref(call))
+    done: int = library().run(operations, len(operations), byref(call), steps)
+    return done
 
 
 # --------------------------------------------------------------------------------------------------------- linear map

@@ -1,0 +1,170 @@
+"""Greedy decoding of several tokens in one call of compiled code: embedding, stack, head and choice.
+
+Around the compiled step of a small model PyTorch's operations and Python take as long as the step itself. Here a call
+has them once for several steps.
+
+Shapes: R rows, D model width, V vocabulary, E head size.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from heedful.cache import Cache
+from heedful.heads import LanguageModel
+from heedful.kernels.compiled_step import STREAM, CompiledStep, compiled_layout, step_of
+from heedful.kernels.few_rows import CHOOSE, EMBED, Call, CompiledLinear, KeyValues, Operation, pointer, run
+from heedful.layers.embedding import TokenEmbedding
+from heedful.layers.position import Learned, PositionScheme, Rotary, Rotation, Sinusoidal
+from heedful.models.decoder import Decoder
+
+POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary)  # that are the same for all rows without padding
+STEPS = 8  # in a call
+MOST_ENDS = 16  # as in the source
+
+
+class GreedySteps:
+    """Program of a decoder: the embedding of a token, its compiled step, the head, and the best token.
+
+    Args:
+        model: an optimised decoder.
+        step: the compiled step of its stack.
+    """
+
+    def __init__(self, model: Decoder, step: CompiledStep) -> None:
+        self.step, self.stack = step, model.decoder
+        output: Any = model.head.output
+        self.vocabulary = output.out_features
+        self.logits, self.width = step.width, step.width + self.vocabulary
+        self.table = model.embedding.token.weight.detach()
+        operations = [
+            Operation(kind=EMBED, y=STREAM, inputs=step.dim, weight=pointer(self.table), factor=model.embedding.factor),
+            *step.norm_operations(model.decoder.embedding_norm, STREAM, STREAM),
+            *step.operations,
+            output.operation(STREAM, self.logits),
+            Operation(kind=CHOOSE, x=self.logits, inputs=self.vocabulary),
+        ]
+        self.operations = (Operation * len(operations))(*operations)
+        self.most_rows = min(step.most_rows, output.most_rows)
+        self.parts = _parts(model)
+
+    def fits(self, model: Decoder, cache: Any, rows: int) -> bool:
+        """Returns True if nothing is changed or observed, and the cache has keys of ``rows`` rows without padding."""
+        return (
+            type(cache) is Cache
+            and cache.real is None
+            and 0 < rows <= self.most_rows
+            and cache.length > 0
+            and all(before is now for before, now in zip(self.parts, _parts(model), strict=True))
+            and not any(part._forward_hooks or part._forward_pre_hooks for part in self.parts[:3])
+            and not self.step.is_changed()
+            and self.step.fits(cache, rows)
+        )
+
+    def __call__(
+        self,
+        cache: Cache,
+        tokens: Tensor,
+        count: int,
+        *,
+        ends: Tensor,
+        without_end: int,
+        has_ended: Tensor,
+        with_log_p: bool,
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Reads ``tokens`` (R,) and chooses ``count`` more for each row, or fewer if all rows have ended before.
+
+        ``ends`` are the tokens that end a row; the first ``without_end`` are none of them. ``has_ended`` (R,) is True
+        for rows that have ended already.
+
+        Returns the chosen tokens (R,) of each step, and their log p (R,), None without ``with_log_p``. All but the last
+        are in the cache then.
+        """
+        rows, past = len(tokens), cache.length
+        chosen = torch.empty(count + 1, rows, dtype=torch.int64)
+        chosen[0] = tokens
+        log_p = torch.empty(count, rows) if with_log_p else None
+        keys = (KeyValues * (2 * self.step.depth))()
+        for layer, (own, _) in enumerate(cache.pairs):
+            buffers, first = own.reserve(count)
+            keys[2 * layer].columns = own.length + 1 - first  # of the first step
+            self.step.set_addresses(keys[2 * layer], buffers, first)
+            keys[2 * layer].queries_per_source = 1
+        threads = torch.get_num_threads()
+        scratch, scores = torch.empty(rows * self.width), torch.empty(threads * (past + count))
+        ended = torch.zeros(count + 1, rows, dtype=torch.uint8)
+        ended[0] = has_ended
+        positions = torch.arange(past, past + count)[None]
+        added = self.stack.position.embed(torch.zeros(1, count, self.step.dim), positions, past + count)
+        call = Call(
+            rows=rows,
+            threads=threads,
+            bfloat16_cache=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
+            scratch=scratch.data_ptr(),
+            scores=scores.data_ptr(),
+            max_keys=past + count,
+            keys=keys,
+            tokens=chosen.data_ptr(),
+            log_p=pointer(log_p),
+            positions=added.data_ptr(),
+            ends=ends.data_ptr(),
+            end_count=len(ends),
+            without_end=without_end,
+            has_ended=ended.data_ptr(),
+        )
+        encoding = self.stack.encoding(positions, positions, None)
+        if isinstance(encoding, Rotation):
+            cosine, sine = (table.float().contiguous() for table in (encoding.cos, encoding.sin))
+            call.cosine, call.sine, call.step_rotation = cosine.data_ptr(), sine.data_ptr(), self.step.size
+        done = run(self.operations, call, count)
+        for own, _ in cache.pairs:
+            own.length += done
+        cache.length, cache.rows = past + done, rows
+        return [(chosen[step + 1], None if log_p is None else log_p[step]) for step in range(done)]
+
+
+def _parts(model: Decoder) -> tuple[Any, ...]:
+    """Returns the parts besides the stack, and what the program has of them."""
+    return model.embedding, model.head, model.head.output, model.embedding.token.weight, model.decoder
+
+
+def greedy_steps_of(model: Any, ends: Tensor) -> GreedySteps | None:
+    """Returns the program of a model, made once; None if the compiled code lacks one of its parts.
+
+    ``ends`` are the tokens that will end a row. The step of the stack must be computed in float32: rounded to bfloat16
+    two logits are often equal.
+    """
+    if type(model) is not Decoder or model.decoder.layout is not compiled_layout or len(ends) > MOST_ENDS:
+        return None
+    if model not in PROGRAMS:
+        step = step_of(model.decoder)
+        PROGRAMS[model] = None if step is None or not _is_supported(model) else GreedySteps(model, step)
+    program = PROGRAMS[model]
+    return program if program is None or all(0 <= end < program.vocabulary for end in ends.tolist()) else None
+
+
+def _is_supported(model: Decoder) -> bool:
+    embedding, head, stack = model.embedding, model.head, model.decoder
+    others = (embedding.segment, embedding.bigram, embedding.query)
+    return (
+        type(embedding) is TokenEmbedding
+        and all(part is None for part in others)
+        and embedding.token.weight.dtype is torch.float32
+        and embedding.token.weight.is_contiguous()
+        and type(head) is LanguageModel
+        and head.factor == 1.0
+        and type(head.output) is CompiledLinear
+        and head.output.weights is not None
+        and type(stack.position) in POSITIONS
+        and set(stack.windows) == {None}
+        and not any(map(itemgetter("training"), (vars(embedding), vars(head))))
+        and not any("forward" in vars(part) for part in (embedding, embedding.token, head, head.output))
+    )
+
+
+PROGRAMS: WeakKeyDictionary[Decoder, GreedySteps | None] = WeakKeyDictionary()

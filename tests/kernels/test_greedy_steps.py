@@ -1,0 +1,179 @@
+"""Several greedy steps in one call of compiled code, beside the same steps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heedful
+from heedful.config import AlibiPosition, RotaryPosition, SinusoidalPosition
+from heedful.generation import decode, sampling, stream
+from heedful.kernels import few_rows, greedy_steps
+from heedful.kernels.few_rows import compiler
+from heedful.kernels.greedy_steps import STEPS
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++ on Linux)")
+
+ROTARY = RotaryPosition(base=100.0)
+IDS = torch.tensor([[9, 14, 33, 7, 52], [8, 30, 11, 47, 5], [55, 6, 24, 13, 38]])
+MODELS: dict[str, dict[str, Any]] = {
+    "learned": {},
+    "llama": {"norm": "rms", "gated": True, "activation": "silu", "position": ROTARY, "kv_heads": 2},
+    "sinusoidal": {"position": SinusoidalPosition(), "embedding_norm": True},
+    "post-norm": {"placement": "post"},
+}
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps of each call."""
+    seen: list[int] = []
+
+    def run(operations: Any, call: Any, count: int) -> int:
+        seen.append(few_rows.run(operations, call, count))
+        return seen[-1]
+
+    monkeypatch.setattr(greedy_steps, "run", run)
+    return seen
+
+
+def create(name: str = "learned", dtype: str = "float32", ends: tuple[int, ...] = ()) -> Any:
+    """An optimised decoder whose tokens vary."""
+    config = heedful.presets.get("gpt-micro")
+    shape: dict[str, Any] = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64, **MODELS[name]}
+    config = replace(config, decoder=replace(config.decoder, **shape), special=replace(config.special, end=ends))
+    model = heedful.create(config, seed=0).eval()
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / parameter.size(1) ** 0.5 * 2
+    return heedful.optimize(model, dtype)
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch, model: Any, ids: Tensor = IDS, **options: Any) -> Any:
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "greedy_steps_of", lambda *_: None)
+        return decode(model, ids, logprobs=True, **options)
+
+
+def assert_same(monkeypatch: pytest.MonkeyPatch, model: Any, ids: Tensor = IDS, **options: Any) -> Any:
+    found = decode(model, ids, logprobs=True, **options)
+    expected = one_by_one(monkeypatch, model, ids, **options)
+    assert torch.equal(found.ids, expected.ids)
+    assert torch.equal(found.lengths, expected.lengths)
+    torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=0, atol=5e-6)
+    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=5e-6)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_and_probabilities_are_those_of_single_steps(
+    name: str, dtype: str, rows: int, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = assert_same(monkeypatch, create(name, dtype), IDS[:rows], max_new_tokens=21)
+    assert steps == [STEPS, STEPS, 20 - 2 * STEPS]
+    assert len(set(found.ids[0, 5:].tolist())) >= 3
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_end_within_a_call(rows: int, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call ends with its last row; rows that have ended before leave after it."""
+    free = one_by_one(monkeypatch, create(), IDS[:rows], max_new_tokens=40).ids[:, 5:]
+    ends = tuple({int(row[5 + 3 * number]) for number, row in enumerate(free)})
+    found = assert_same(monkeypatch, create(ends=ends), IDS[:rows], max_new_tokens=40)
+    assert found.lengths.max() < 45
+    assert sum(steps) < 3 * STEPS
+    least = assert_same(monkeypatch, create(ends=ends), IDS[:rows], max_new_tokens=40, min_new_tokens=19)
+    assert least.lengths.min() >= 5 + 19
+    many = tuple(range(20, 20 + greedy_steps.MOST_ENDS + 1))
+    del steps[:]
+    assert_same(monkeypatch, create(ends=many), IDS[:rows], max_new_tokens=20)
+    assert steps == []
+
+
+def test_rows_with_limits_of_their_own(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, mask = create("llama"), torch.ones_like(IDS, dtype=torch.bool)
+    mask[1, :2] = False
+    assert_same(monkeypatch, model, IDS, mask=mask, max_length=20)  # padding: step by step
+    assert steps == []
+    assert_same(monkeypatch, model, IDS, max_length=20, num_return_sequences=1)
+    assert sum(steps) == 14
+
+
+@pytest.mark.parametrize("context", [16, 30])
+def test_a_text_longer_than_the_context(context: int, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_same(monkeypatch, create(), IDS, max_new_tokens=90, context=context)
+    assert max(steps) == STEPS
+
+
+def test_a_cache_that_has_to_grow(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    from heedful.generation.decoder_state import DecoderState
+
+    own = DecoderState.make_cache
+    monkeypatch.setattr(DecoderState, "make_cache", lambda self, count: own(self, None))
+    assert_same(monkeypatch, create("llama"), IDS, max_new_tokens=60)
+    assert STEPS in steps
+
+
+def by_a_hook(model: Any) -> None:
+    model.head.register_forward_hook(lambda part, inputs, y: -y)
+
+
+def of_the_head(model: Any) -> None:
+    model.head.output = few_rows.CompiledLinear(model.head.output.linear_class, -model.head.output.weight)
+
+
+def of_the_embedding(model: Any) -> None:
+    model.embedding.token.weight = nn.Parameter(model.embedding.token.weight.detach().flip(0), requires_grad=False)
+
+
+def in_place(model: Any) -> None:
+    model.embedding.token.weight.data.neg_()
+
+
+@pytest.mark.parametrize("change", [by_a_hook, of_the_head, of_the_embedding, in_place])
+def test_a_changed_model(change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create()
+    before = decode(model, IDS, max_new_tokens=20).ids
+    change(model)
+    assert not torch.equal(assert_same(monkeypatch, model, max_new_tokens=20).ids, before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"repetition_penalty": 1.5}, {"do_sample": True, "seed": 0}, {"num_beams": 2}, {"no_repeat_ngram_size": 2}],
+)
+def test_other_methods_go_step_by_step(options: dict[str, Any], steps: list[int]) -> None:
+    decode(create(), IDS, max_new_tokens=12, **options)
+    assert steps == []
+
+
+def test_a_stream_and_a_recording_go_step_by_step(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create("llama")
+    streamed = [tokens.tolist() for tokens in stream(model, IDS, max_new_tokens=12)]
+    with heedful.record(model, "stream") as seen:
+        recorded = model.generate(IDS, max_new_tokens=12)
+    assert steps == []
+    assert seen
+    assert model.generate(IDS, max_new_tokens=12)[:, 5:].T.tolist() == streamed == recorded[:, 5:].T.tolist()
+    assert steps
+
+
+def test_other_positions_go_step_by_step(steps: list[int]) -> None:
+    config = heedful.presets.get("gpt-micro")
+    changed = replace(config, decoder=replace(config.decoder, position=AlibiPosition()))
+    heedful.optimize(heedful.create(changed, seed=0)).generate(IDS, max_new_tokens=12)
+    assert steps == []
+
+
+def test_nan_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create()
+    model.decoder.norm.bias.data[3] = float("nan")
+    assert decode(model, IDS[:1], max_new_tokens=12).scores.isnan().all()
