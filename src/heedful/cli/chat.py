@@ -46,7 +46,11 @@ def chat(
     if is_terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (line editing and history for input)
-        print(f"{HELP}. The context has {conversation.limit:,} tokens.", file=sys.stderr, flush=True)
+        print(
+            f"{HELP}. The context has {conversation.limit:,} tokens. Kernels: {pipe.model.kernels}.",
+            file=sys.stderr,
+            flush=True,
+        )
     while (line := _read("> " if is_terminal else "")) is not None:
         try:
             _answer(conversation, line)

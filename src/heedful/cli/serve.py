@@ -114,10 +114,10 @@ def _head(service: Service, address: str, has_token: bool) -> str:
     """Returns the lines that the command prints: what is served, where, and its limits."""
     from heedful.tasks.task import Continues, Embeds
 
-    task, limits = service.pipe.task, service.limits
+    task, model, limits = service.pipe.task, service.pipe.model, service.limits
     openai = [f"{address}/v1 (OpenAI)"] if isinstance(task, Continues | Embeds) else []
     rows = {
-        "model": f"{service.name}, {service.pipe.model.config.kind}",
+        "model": f"{service.name}, {model.config.kind}",
         "task": task.name,
         "open": f"{address}/" + (" (asks for the token)" if has_token else ""),
         "clients": ", ".join([*openai, f"{address} (Hugging Face)", f"{address}/openapi.json"]),
@@ -125,4 +125,5 @@ def _head(service: Service, address: str, has_token: bool) -> str:
     }
     if service.decoder is not None:
         rows["limits"] = f"{limits.slots} answers at once, " + rows["limits"]
+    rows["kernels"] = f"{model.kernels}, weights of {model.optimised}"
     return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
