@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Thread
@@ -200,7 +201,8 @@ def _library_is_ready(model: Model, dtype_name: str) -> bool | None:
     try:
         return is_ready()
     except HeedfulError as error:
-        log.warning("decoding is not compiled: %s", error)
+        level = logging.WARNING if platform.system() == "Linux" else logging.INFO  # elsewhere there is no remedy
+        log.log(level, "decoding is not compiled: %s", error)
         return None
 
 

@@ -588,7 +588,7 @@ def fresh_library() -> Iterator[None]:
 GCC = "Copyright (C) Free Software Foundation, Inc."
 # what is in place of the compiler, and a part of the message
 COMPILERS = {
-    "missing": ("", r"the C\+\+ compiler g\+\+"),
+    "missing": ("", r"a wheel or the C\+\+ compiler g\+\+"),
     "another": ("echo clang version 14.0.6", "cxx is not GCC"),
     "fails": (f"echo '{GCC}'; [ $1 = --version ]", "cannot compile the kernels: it ends with 1;"),
     "full disk": (
@@ -872,6 +872,15 @@ def test_the_command_line(
 def test_models_without_decoding_steps_are_optimised_as_without_it(caplog: pytest.LogCaptureFixture) -> None:
     assert heedful.optimize(heedful.create("bert-tiny", seed=0)).kernels == "cpu-inference"
     assert heedful.optimize(create("gpt"), "float64").kernels == "cpu-inference"
+    assert not caplog.messages
+
+
+def test_systems_without_compiled_kernels_say_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_rows._library.cache_clear()
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert heedful.optimize(create("gpt")).kernels == "cpu-inference"
     assert not caplog.messages
 
 

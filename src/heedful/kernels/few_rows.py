@@ -233,7 +233,7 @@ def _command() -> tuple[str, ...]:
     """Returns the compiler's command; raises ``HeedfulError`` if there is none."""
     command = compiler()
     if command is None:
-        raise HeedfulError(f"compiled kernels need Linux and the C++ compiler g++; install it, or {WITHOUT}")
+        raise HeedfulError(f"compiled kernels need Linux and a wheel or the C++ compiler g++; install it, or {WITHOUT}")
     return command
 
 
