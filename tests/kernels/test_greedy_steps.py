@@ -173,6 +173,45 @@ def test_other_positions_go_step_by_step(steps: list[int]) -> None:
     assert steps == []
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000, 1024, 1025, 5000])
+@pytest.mark.parametrize("forbids", [False, True])
+def test_the_best_logit_and_its_probability(count: int, forbids: bool) -> None:
+    generator = torch.Generator().manual_seed(count)
+    logits = torch.randn(7, count, generator=generator) * 4
+    logits[1, count // 2] = logits[1, -1] = 30  # the first of equal ones
+    logits[2, count // 3] = float("nan")
+    logits[3] = -logits[3].abs()
+    logits[4, -1] = float("inf")
+    logits[5, :-1] = -float("inf")
+    logits[6, 0] = 50
+    scratch, tokens, log_p = logits.clone(), torch.zeros(2, 7, dtype=torch.int64), torch.zeros(7)
+    ends, ended = torch.tensor([0, count - 1]), torch.zeros(2, 7, dtype=torch.uint8)
+    call = few_rows.Call(
+        rows=7,
+        threads=1,
+        scratch=scratch.data_ptr(),
+        tokens=tokens.data_ptr(),
+        log_p=log_p.data_ptr(),
+        ends=ends.data_ptr(),
+        end_count=2,
+        without_end=int(forbids),
+        has_ended=ended.data_ptr(),
+    )
+    assert few_rows.run((few_rows.Operation * 1)(few_rows.Operation(kind=few_rows.CHOOSE, inputs=count)), call) == 1
+    allowed = logits.clone()
+    if forbids:
+        allowed[:, ends] = -float("inf")
+    expected = allowed.argmax(1)  # NaN before all others
+    usable = ~logits.isinf().any(1) & (allowed > -float("inf")).any(1) & ~logits.isnan().any(1)
+    assert torch.equal(tokens[1][usable], expected[usable])
+    wanted = logits.double().log_softmax(1).gather(1, expected[:, None])[:, 0].float()
+    torch.testing.assert_close(log_p[usable], wanted[usable], rtol=1e-6, atol=2e-6)
+    assert log_p[2].isnan()
+    if not forbids or count > 2:
+        assert tokens[1][2] == expected[2]
+    assert torch.equal(ended[1].bool(), (tokens[1] == 0) | (tokens[1] == count - 1))
+
+
 def test_nan_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     model = create()
     model.decoder.norm.bias.data[3] = float("nan")

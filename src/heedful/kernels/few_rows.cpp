@@ -1027,7 +1027,7 @@ void choose(const Operation& op, const Buffers& buffers, int64_t r) {
         int64_t i = begin;
         for (; i + LANES <= end; i += LANES) {
             const Vector part = load<Vector>(x + i);
-            most = part <= most ? most : part;  // NaN stays, or comes
+            most = (part <= most) | (most != most) ? most : part;  // NaN comes, and stays
         }
         float own = -INFINITY;
         for (int l = 0; l < LANES; l++) own = is_better(most[l], own) ? most[l] : own;
