@@ -14,6 +14,7 @@ from torch import nn
 
 import heedful
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
+from heedful.errors import HeedfulError
 from heedful.generation import decoding_copy
 from heedful.kernels import apply_plan, compiled_step, few_rows, greedy_steps
 from heedful.kernels.few_rows import compiler
@@ -192,6 +193,11 @@ def test_the_copy_shares_the_weights_and_stays_with_one_model() -> None:
     model.train()
     assert model.decoding_copy is None
     assert "decoding_copy" not in repr(model)
+
+
+def test_an_option_that_is_no_number_is_refused_as_before() -> None:
+    with pytest.raises(HeedfulError, match="max_new_tokens"):
+        create().generate(IDS, MASK, max_new_tokens="12")
 
 
 def test_few_tokens_and_other_kernels_have_no_copy(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,11 +134,15 @@ def of_the_embedding(model: Any) -> None:
     model.embedding.token.weight = nn.Parameter(model.embedding.token.weight.detach().flip(0), requires_grad=False)
 
 
+def of_the_embedding_s_data(model: Any) -> None:
+    model.embedding.token.weight.data = model.embedding.token.weight.data.flip(0).contiguous()
+
+
 def in_place(model: Any) -> None:
     model.embedding.token.weight.data.neg_()
 
 
-@pytest.mark.parametrize("change", [by_a_hook, of_the_head, of_the_embedding, in_place])
+@pytest.mark.parametrize("change", [by_a_hook, of_the_head, of_the_embedding, of_the_embedding_s_data, in_place])
 def test_a_changed_model(change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     model = create()
     before = decode(model, IDS, max_new_tokens=20).ids

@@ -57,9 +57,10 @@ class DecodingCopy:
         self.model: Any = None
         self.is_refused = False
 
-    def of(self, model: Any, new_tokens: int) -> Any:
-        """Returns the copy if it may decode ``new_tokens`` in place of ``model``, and otherwise ``model``."""
-        if new_tokens < FEWEST or not _is_plain(model):
+    def of(self, model: Any, new_tokens: Any) -> Any:
+        """Returns the copy if it may decode ``new_tokens``, an option of the call, and otherwise ``model``."""
+        is_short = isinstance(new_tokens, int) and new_tokens < FEWEST
+        if is_short or not _is_plain(model):
             return model
         make_weights_contiguous(model)
         state = _state(model)
@@ -84,6 +85,8 @@ def _is_plain(model: Any) -> bool:
     if model.dtype not in (torch.float32, torch.bfloat16) or not has_onednn(model.dtype):
         return False
     if module._global_forward_hooks or module._global_forward_pre_hooks:
+        return False
+    if any(type(tensor.data) is not Tensor for _, tensor in _tensors(model)):  # sharded
         return False
     return not any(
         part._forward_hooks

@@ -61,6 +61,7 @@ class GreedySteps:
             and 0 < rows <= self.most_rows
             and cache.length > 0
             and all(before is now for before, now in zip(self.parts, _parts(model), strict=True))
+            and self.table.data_ptr() == model.embedding.token.weight.data_ptr()
             and not any(part._forward_hooks or part._forward_pre_hooks for part in self.parts[:3])
             and not self.step.is_changed()
             and self.step.fits(cache, rows)
