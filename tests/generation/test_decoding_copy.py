@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -193,6 +194,27 @@ def test_the_copy_shares_the_weights_and_stays_with_one_model() -> None:
     model.train()
     assert model.decoding_copy is None
     assert "decoding_copy" not in repr(model)
+
+
+def test_models_made_in_inference_mode_and_with_attributes_of_their_own(calls: list[int]) -> None:
+    with torch.inference_mode():
+        made = create()
+    long = create("sinusoidal")
+    long.generate(IDS, MASK, max_new_tokens=600)  # extends the table of positions
+    locked = create()
+    locked.lock = Lock()
+    for model in (made, long, locked):
+        calls.clear()
+        assert tokens(model) == tokens(model) == tokens(model)
+        assert calls
+    view = create()
+    view.register_buffer("scale", torch.zeros(1).expand(10**10))
+    seen = create()
+    seen.last = seen(IDS)
+    for model in (view, seen):
+        calls.clear()
+        assert tokens(model) == tokens(model) == tokens(model)
+        assert calls == []
 
 
 def test_an_option_that_is_no_number_is_refused_as_before() -> None:

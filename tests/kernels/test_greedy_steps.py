@@ -126,6 +126,10 @@ def by_a_hook(model: Any) -> None:
     model.head.register_forward_hook(lambda part, inputs, y: -y)
 
 
+def by_a_hook_of_the_table(model: Any) -> None:
+    model.embedding.token.register_forward_hook(lambda part, inputs, y: -y)
+
+
 def of_the_head(model: Any) -> None:
     model.head.output = few_rows.CompiledLinear(model.head.output.linear_class, -model.head.output.weight)
 
@@ -142,7 +146,9 @@ def in_place(model: Any) -> None:
     model.embedding.token.weight.data.neg_()
 
 
-@pytest.mark.parametrize("change", [by_a_hook, of_the_head, of_the_embedding, of_the_embedding_s_data, in_place])
+@pytest.mark.parametrize(
+    "change", [by_a_hook, by_a_hook_of_the_table, of_the_head, of_the_embedding, of_the_embedding_s_data, in_place]
+)
 def test_a_changed_model(change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     model = create()
     before = decode(model, IDS, max_new_tokens=20).ids
@@ -214,6 +220,20 @@ def test_the_best_logit_and_its_probability(count: int, forbids: bool) -> None:
     if not forbids or count > 2:
         assert tokens[1][2] == expected[2]
     assert torch.equal(ended[1].bool(), (tokens[1] == 0) | (tokens[1] == count - 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    model = create("llama")
+    expected = decode(model, IDS, max_new_tokens=12).scores
+    streamed = [tokens.tolist() for tokens in stream(model, IDS, max_new_tokens=12)]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        torch.testing.assert_close(decode(model, IDS, max_new_tokens=12).scores, expected)
+        assert [tokens.tolist() for tokens in stream(model, IDS, max_new_tokens=12)] == streamed
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_nan_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ It is used as long as the model is as it was when the copy was made, to the last
 
 from __future__ import annotations
 
-import copy
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -56,6 +55,7 @@ class DecodingCopy:
         self.checksum = 0
         self.model: Any = None
         self.is_refused = False
+        self.one_call = Lock()
 
     def of(self, model: Any, new_tokens: Any) -> Any:
         """Returns the copy if it may decode ``new_tokens``, an option of the call, and otherwise ``model``."""
@@ -63,17 +63,18 @@ class DecodingCopy:
         if is_short or not _is_plain(model):
             return model
         make_weights_contiguous(model)
-        state = _state(model)
-        if state != self.seen:  # the first call, or the model was trained or changed since the last one
-            self.seen, self.model, self.is_refused = state, None, False
-            return model
-        if self.is_refused or not _library_is_ready():
-            return model
-        checksum = _checksum(model)
-        if self.model is None or checksum != self.checksum:
-            self.model, self.checksum = _compiled(model), checksum
-            self.is_refused = self.model is None
-        return model if self.model is None else self.model
+        with self.one_call:
+            state = _state(model)
+            if state != self.seen:  # the first call, or the model was trained or changed since the last one
+                self.seen, self.model, self.is_refused = state, None, False
+                return model
+            if self.is_refused or not _library_is_ready():
+                return model
+            checksum = _checksum(model)
+            if self.model is None or checksum != self.checksum:
+                self.model, self.checksum = _compiled(model), checksum
+                self.is_refused = self.model is None
+            return model if self.model is None else self.model
 
 
 def _is_plain(model: Any) -> bool:
@@ -86,14 +87,15 @@ def _is_plain(model: Any) -> bool:
         return False
     if module._global_forward_hooks or module._global_forward_pre_hooks:
         return False
-    if any(type(tensor.data) is not Tensor for _, tensor in _tensors(model)):  # sharded
-        return False
+    if any(type(tensor.data) is not Tensor or not _is_dense(tensor) for _, tensor in _tensors(model)):
+        return False  # sharded, or a view
     return not any(
         part._forward_hooks
         or part._forward_pre_hooks
         or "forward" in vars(part)
         or vars(part).get("probe") is not None
         or not type(part).__module__.startswith(("heedful.", "torch."))
+        or any(isinstance(value, Tensor) for value in vars(part).values())
         for part in model.modules()
     )
 
@@ -114,17 +116,19 @@ def _state(model: Any) -> Any:
     A tensor that is written by its ``data`` keeps its version: the checksum finds it.
     """
     parts = [(type(part), _attributes(part)) for part in model.modules()]
-    tensors = [
-        (name, tensor.data_ptr(), tensor._version, tensor.dtype, tensor.shape) for name, tensor in _tensors(model)
-    ]
+    tensors = [(name, tensor.data_ptr(), _version(tensor), tensor.shape) for name, tensor in _tensors(model)]
     return parts, tensors
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # those of inference have none
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:
     return {
         name: value if isinstance(value, SIMPLE) else _Same(value)
         for name, value in vars(part).items()
-        if name not in OWN and not isinstance(value, Tensor)
+        if name not in OWN
     }
 
 
@@ -167,19 +171,35 @@ def _compiled(model: Any) -> Any:
     """Returns the copy; None if the compiled kernels lack a part of the model, or the memory has no room for it."""
     needed = sum(part.numel() * part.element_size() for part in model.decoder.parameters())
     free = available_memory()
-    if (free is not None and 2 * needed > free) or not all(_is_dense(tensor) for _, tensor in _tensors(model)):
+    if free is not None and 2 * needed > free:
         return None
-    shared: dict[int, Any] = {
-        id(part): nn.Parameter(part.detach(), requires_grad=False) for part in model.parameters()
-    } | {id(part): part.detach() for part in model.buffers()}
     with torch.inference_mode(False), torch.no_grad():
-        copied = copy.deepcopy(model, shared).eval()
+        copied = _shallow(model, {})
+        copied.decoding_copy = None
+        copied.eval()
         try:
             replace_decoding_linears(copied, compiled_linear_factory(SharedLinear, waits=False))
         except HeedfulError:  # a part, such as an activation, that has no kernel
             return None
     apply_plan(copied, "cpu-compiled")
     return copied if has_compiled_steps(copied.decoder) else None
+
+
+def _shallow(part: Any, copies: dict[int, Any]) -> Any:
+    """Returns a copy of a part and of those below it, which shares all tensors and attributes."""
+    if id(part) not in copies:
+        copies[id(part)] = copied = object.__new__(type(part))
+        vars(copied).update(vars(part))
+        parameters = {name: _detached(tensor) for name, tensor in part._parameters.items()}
+        buffers = {name: tensor if tensor is None else tensor.detach() for name, tensor in part._buffers.items()}
+        vars(copied).update(_parameters=parameters, _buffers=buffers)
+        children = {name: None if child is None else _shallow(child, copies) for name, child in part._modules.items()}
+        vars(copied).update(_modules=children)
+    return copies[id(part)]
+
+
+def _detached(tensor: nn.Parameter | None) -> nn.Parameter | None:
+    return None if tensor is None else nn.Parameter(tensor.detach(), requires_grad=False)
 
 
 def _is_dense(tensor: Tensor) -> bool:

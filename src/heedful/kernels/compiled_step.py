@@ -302,7 +302,7 @@ class CompiledStep:
         arguments = block_arguments(stack, batch, tokens)
         first = arguments[stack.windows[0]]
         rows, position = len(x), first["position"]  # rotates the queries, in every block alike
-        scratch = torch.empty(rows * self.width)
+        scratch = torch.empty(rows * self.width, dtype=torch.float32, device="cpu")
         stream = scratch[: rows * self.dim]
         stream.view_as(x).copy_(x)
         biases = {window: bias_of(own["mask"], own["position"].bias) for window, own in arguments.items()}
@@ -319,7 +319,7 @@ class CompiledStep:
                 add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])
         max_keys = max(layer_keys.columns for layer_keys in keys)
         threads = torch.get_num_threads()
-        scores = torch.empty(threads * max_keys)
+        scores = torch.empty(threads * max_keys, dtype=torch.float32, device="cpu")
         call = Call(
             rows=rows,
             threads=threads,

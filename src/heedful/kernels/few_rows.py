@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_uint64, c_void_p
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the or
 log = logging.getLogger("heedful")
 WITHOUT = "decode without them: --no-compiled-decoding, or compiled_decoding=False"
 UNLIMITED = sys.maxsize
+_one_order = Lock()
+MANY = "map_for_many_rows"  # attribute of a ``CompiledLinear``
 # formats in the order of the source, and the most rows for which their compiled kernel is the fastest: with interleaved
 # weights, and without
 MOST_ROWS = {
@@ -164,7 +166,7 @@ def interleaved(rows: Tensor, multiple: int = 1) -> Tensor:
     if together > 1:
         rows = rows.contiguous()
     lines = -(-rows.size(1) // (together * multiple)) * multiple
-    out = torch.empty(-(-len(rows) // BLOCK), lines, BLOCK, together, dtype=rows.dtype)
+    out = torch.empty(-(-len(rows) // BLOCK), lines, BLOCK, together, dtype=rows.dtype, device="cpu")
     row, number = (stride * rows.element_size() for stride in rows.stride())
     between = number * together  # bytes from one four to the next
     library().interleave(
@@ -303,7 +305,7 @@ def _processor() -> str:
 
 def run(operations: Any, call: Call, steps: int = 1) -> int:
     """Computes ``operations``, an array of ``Operation``, at most ``steps`` times; returns how often."""
-    progress = torch.zeros(steps * len(operations) * PROGRESS, dtype=torch.int64)
+    progress = torch.zeros(steps * len(operations) * PROGRESS, dtype=torch.int64, device="cpu")
     call.progress = progress.data_ptr()
     done: int = library().run(operations, len(operations), byref(call), steps)
     return done
@@ -365,15 +367,22 @@ class CompiledLinear(PrepackedLinear):
         most_interleaved, most_in_rows = MOST_ROWS[weights.values.dtype]
         self.most_rows = most_interleaved if is_interleaved() else most_in_rows
         if self.most_rows == UNLIMITED:
-            vars(self).pop("many_rows", None)
-        if "many_rows" in vars(self) or self.most_rows == UNLIMITED:
+            vars(self).pop(MANY, None)
+        if MANY in vars(self) or self.most_rows == UNLIMITED:
             self.unpacked = ()
 
-    @cached_property
+    @property
     def many_rows(self) -> PrepackedLinear | None:
         """The map for more rows, made when it is first needed; None if there is no limit."""
-        if self.most_rows == UNLIMITED:
-            return None
+        made: PrepackedLinear | None = vars(self).get(MANY)
+        if made is not None or self.most_rows == UNLIMITED:
+            return made
+        with _one_order:  # threads may need it at once
+            if MANY not in vars(self):
+                vars(self)[MANY] = self._many_rows()  # no part of the model, in whose weights it is not counted
+            return vars(self)[MANY]
+
+    def _many_rows(self) -> PrepackedLinear:
         bias = None if self.bias is None else self.bias.to(self.dtype)
         size = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")
         many_rows = self.linear_class(size, bias, self.activation, numbers=self.unpacked)
@@ -416,7 +425,7 @@ class CompiledLinear(PrepackedLinear):
         count = len(rows)
         if not 0 < count <= self.most_rows and self.many_rows is not None:
             return self.many_rows.product(rows)
-        scratch = torch.empty(count * (self.in_features + self.out_features))
+        scratch = torch.empty(count * (self.in_features + self.out_features), dtype=torch.float32, device="cpu")
         scratch[: count * self.in_features].view_as(rows).copy_(rows)
         call = Call(rows=count, threads=torch.get_num_threads(), scratch=scratch.data_ptr())
         run((Operation * 1)(self.operation()), call)

@@ -8,6 +8,7 @@ Shapes: R rows, D model width, V vocabulary, E head size.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -52,6 +53,7 @@ class GreedySteps:
         self.operations = (Operation * len(operations))(*operations)
         self.most_rows = min(step.most_rows, output.most_rows)
         self.parts = _parts(model)
+        self.observed = (model.embedding, model.embedding.token, model.head, output)
 
     def fits(self, model: Decoder, cache: Any, rows: int) -> bool:
         """Returns True if nothing is changed or observed, and the cache has keys of ``rows`` rows without padding."""
@@ -62,7 +64,9 @@ class GreedySteps:
             and cache.length > 0
             and all(before is now for before, now in zip(self.parts, _parts(model), strict=True))
             and self.table.data_ptr() == model.embedding.token.weight.data_ptr()
-            and not any(part._forward_hooks or part._forward_pre_hooks for part in self.parts[:3])
+            and not any(
+                part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in self.observed
+            )
             and not self.step.is_changed()
             and self.step.fits(cache, rows)
         )
@@ -87,9 +91,10 @@ class GreedySteps:
         are in the cache then.
         """
         rows, past = len(tokens), cache.length
-        chosen = torch.empty(count + 1, rows, dtype=torch.int64)
+        chosen = torch.empty(count + 1, rows, dtype=torch.int64, device="cpu")
         chosen[0] = tokens
-        log_p = torch.empty(count, rows) if with_log_p else None
+        numbers = partial(torch.empty, dtype=torch.float32, device="cpu")  # whatever the defaults are
+        log_p = numbers(count, rows) if with_log_p else None
         keys = (KeyValues * (2 * self.step.depth))()
         for layer, (own, _) in enumerate(cache.pairs):
             buffers, first = own.reserve(count)
@@ -97,11 +102,15 @@ class GreedySteps:
             self.step.set_addresses(keys[2 * layer], buffers, first)
             keys[2 * layer].queries_per_source = 1
         threads = torch.get_num_threads()
-        scratch, scores = torch.empty(rows * self.width), torch.empty(threads * (past + count))
-        ended = torch.zeros(count + 1, rows, dtype=torch.uint8)
+        scratch, scores = numbers(rows * self.width), numbers(threads * (past + count))
+        ended = torch.zeros(count + 1, rows, dtype=torch.uint8, device="cpu")
         ended[0] = has_ended
-        positions = torch.arange(past, past + count)[None]
-        added = self.stack.position.embed(torch.zeros(1, count, self.step.dim), positions, past + count)
+        positions = torch.arange(past, past + count, device="cpu")[None]
+        added = (
+            self.stack.position.embed(numbers(1, count, self.step.dim).zero_(), positions, past + count)
+            .float()
+            .contiguous()
+        )
         call = Call(
             rows=rows,
             threads=threads,
@@ -131,7 +140,8 @@ class GreedySteps:
 
 def _parts(model: Decoder) -> tuple[Any, ...]:
     """Returns the parts besides the stack, and what the program has of them."""
-    return model.embedding, model.head, model.head.output, model.embedding.token.weight, model.decoder
+    embedding, head = model.embedding, model.head
+    return embedding, embedding.token, embedding.token.weight, head, head.output, model.decoder
 
 
 def greedy_steps_of(model: Any, ends: Tensor) -> GreedySteps | None:

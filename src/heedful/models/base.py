@@ -156,7 +156,8 @@ class Model(nn.Module):
 
     def begin_call(self) -> bool:
         """Uses the compiled kernels if they have been made since the last call; returns True if it did just now."""
-        return self.compiling is not None and bool(self.compiling.finish(self))
+        compiling = self.compiling  # another thread may be first
+        return compiling is not None and bool(compiling.finish(self))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Model:
         if self.captured is not None:  # a graph reads the weights where they were
@@ -170,8 +171,8 @@ class Model(nn.Module):
         from heedful.generation.decoding_copy import DecodingCopy
 
         self.begin_call()
-        self.decoding_copy = self.decoding_copy or DecodingCopy()
-        model = self.decoding_copy.of(self, options.get("max_new_tokens", 20))
+        self.decoding_copy = decoding_copy = self.decoding_copy or DecodingCopy()
+        model = decoding_copy.of(self, options.get("max_new_tokens", 20))
         return generate(model, ids, mask, defaults=self.generation, **options)
 
     def train(self, mode: bool = True) -> Self:

@@ -116,6 +116,7 @@ class Service:
         self.admission, self.metrics, self.created = Admission(self.limits), Metrics(), int(time.time())
         self.draining = False
         self.decoder: SlotDecoder | None = None
+        self._is_exact = exact
         if isinstance(pipe.task, Continues):
             capacity = min(self.limits.max_tokens, pipe.task.reads or self.limits.max_tokens)
             self._make_decoder = partial(
@@ -271,9 +272,16 @@ class Service:
         return not self._closing
 
     def _begin_call(self) -> None:
-        """Uses compiled kernels that have been made since the server started, as soon as no answer is being decoded."""
-        if not self._live and self.pipe.model.begin_call() and self.decoder is not None:
+        """Uses compiled kernels that have been made since the server started, as soon as no answer is being decoded.
+
+        Not with ``exact``: the numbers of rows that give the same bits are those of the first kernels.
+        """
+        if self._live or self._is_exact or not self.pipe.model.begin_call() or self.decoder is None:
+            return
+        try:
             self.decoder = self._make_decoder()
+        except Exception as error:  # such as no memory: the decoder that is there works with the new kernels too
+            report_error(error, "new slots")
 
     def _drop_cancelled(self) -> None:
         """Removes cancelled answers and batches; frees their slots."""
