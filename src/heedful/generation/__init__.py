@@ -28,4 +28,6 @@ __all__ = ["Generated", "decode", "generate", "stream"]
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("heedful.generation.decoding"), name)
+    if name == "DecodingCopy":  # of ``Model.generate``
+        return import_module("heedful.generation.decoding_copy").DecodingCopy
     raise AttributeError(f"module 'heedful.generation' has no attribute {name!r}")

@@ -167,8 +167,7 @@ class Model(nn.Module):
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
         """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
-        from heedful.generation import generate
-        from heedful.generation.decoding_copy import DecodingCopy
+        from heedful.generation import DecodingCopy, generate
 
         self.begin_call()
         self.decoding_copy = decoding_copy = self.decoding_copy or DecodingCopy()
