@@ -1044,9 +1044,10 @@ void choose(const Operation& op, const Buffers& buffers, int64_t r) {
     Vector sums = {};
     for (int64_t i = 0; i < whole; i += LANES) sums += exponential(load<Vector>(x + i) - largest);
     float total = sum(sums);
-    for (int64_t i = whole; i < count; i++) total += std::exp(x[i] - largest);
-    for (int64_t e = 0; e < forbids; e++) total += std::exp(forbidden[e] - largest);
-    call.log_p[place] = -std::log(total);
+    const auto share = [=](float logit) { return exponential(Vector{} + (logit - largest))[0]; };
+    for (int64_t i = whole; i < count; i++) total += share(x[i]);
+    for (int64_t e = 0; e < forbids; e++) total += share(forbidden[e]);
+    call.log_p[place] = -(float)std::log((long double)total);  // of old C libraries too: see GLIBC in hatch_build.py
 }
 
 // Number of independent chunks of an operation.
