@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+import compiled_calls
 import heedful
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decoding_copy
-from heedful.kernels import apply_plan, compiled_step, few_rows, greedy_steps
+from heedful.kernels import apply_plan, few_rows
 from heedful.kernels.few_rows import compiler
 from heedful.layers.norm import Identity
 
@@ -38,16 +39,7 @@ STACKS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each compiled step."""
-    rows: list[int] = []
-
-    def run(operations: Any, call: Any, steps: int = 1) -> int:
-        done = few_rows.run(operations, call, steps)
-        rows.extend([call.rows] * done)
-        return done
-
-    for owner in (compiled_step, greedy_steps):
-        monkeypatch.setattr(owner, "run", run)
-    return rows
+    return compiled_calls.rows_of_steps(monkeypatch)
 
 
 def create(stack: str = "learned", name: str = "gpt-micro") -> Any:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import compiled_calls
 import fresh_process
 import heedful
 from answering_folders import saved
@@ -37,7 +38,7 @@ from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import stream
-from heedful.kernels import compiled_step, few_rows, few_rows_build, greedy_steps
+from heedful.kernels import compiled_step, few_rows, few_rows_build
 from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.fixed_cache import SlotCache
 from heedful.kernels.onednn_linear import has_onednn
@@ -89,16 +90,7 @@ STACKS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each compiled step of a stack."""
-    rows: list[int] = []
-
-    def run(operations: Any, call: Any, steps: int = 1) -> int:
-        done = few_rows.run(operations, call, steps)
-        rows.extend([call.rows] * done)
-        return done
-
-    for owner in (compiled_step, greedy_steps):
-        monkeypatch.setattr(owner, "run", run)
-    return rows
+    return compiled_calls.rows_of_steps(monkeypatch)
 
 
 def create(stack: str, name: str = "gpt-micro") -> Any:

@@ -118,20 +118,11 @@ def decode_stepwise(
         if remaining is not None:
             state.select(remaining)
             tokens = tokens[remaining]
-        count = min(STEPS, rows.next_limit - step, full - rows.columns + 1)
-        if program is not None and count > 1 and program.fits(inputs.state.model, inputs.state.cache, len(tokens)):
-            ahead.extend(
-                program(
-                    inputs.state.cache,
-                    tokens,
-                    count,
-                    ends=inputs.end_ids,
-                    without_end=inputs.options.min_new_tokens - step,
-                    has_ended=rows.done,
-                    with_log_p=with_scores,
-                )
-            )
-        elif rows.columns <= full:
+        if program is not None:
+            ahead.extend(_read_ahead(program, inputs, rows, tokens, full))
+        if ahead:
+            continue
+        if rows.columns <= full:
             logits = state.step(tokens)
         else:
             running = rows.running
@@ -148,6 +139,28 @@ def _greedy_steps(inputs: MethodInput, state: StepwiseState) -> GreedySteps | No
     if any(type(processor) is not MinNewTokens for processor in inputs.processors):
         return None
     return greedy_steps_of(state.model, inputs.end_ids)
+
+
+def _read_ahead(
+    program: GreedySteps, inputs: MethodInput, rows: DecodedRows, tokens: Tensor, full: int
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Reads ``tokens`` (R,), and chooses and reads more, until a row reaches its limit or column ``full`` is read.
+
+    Returns the chosen tokens (R,) of each step, with their log p; none if the program does not fit.
+    """
+    done, cache = rows.columns - rows.width, inputs.state.cache
+    count = min(STEPS, rows.next_limit - done, full - rows.columns + 1)
+    if count < 2 or not program.fits(inputs.state.model, cache, len(tokens)):
+        return []
+    return program(
+        cache,
+        tokens,
+        count,
+        ends=inputs.end_ids,
+        without_end=inputs.options.min_new_tokens - done,
+        has_ended=rows.done,
+        with_log_p=inputs.with_scores,
+    )
 
 
 def _sampling_numbers(inputs: MethodInput, per_token: int) -> Tensor | None:

@@ -22,10 +22,10 @@ from heedful.kernels.compiled_step import STREAM, CompiledStep, compiled_layout,
 from heedful.kernels.few_rows import CHOOSE, EMBED, Call, CompiledLinear, KeyValues, Operation, pointer, run
 from heedful.layers.embedding import TokenEmbedding
 from heedful.layers.position import Learned, PositionScheme, Rotary, Rotation, Sinusoidal
-from heedful.models.decoder import Decoder
 
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary)  # that are the same for all rows without padding
 STEPS = 8  # in a call
+DECODERS = "heedful.models.decoder"  # not imported: models import this room by their ``generate``
 MOST_ENDS = 16  # as in the source
 
 
@@ -37,7 +37,7 @@ class GreedySteps:
         step: the compiled step of its stack.
     """
 
-    def __init__(self, model: Decoder, step: CompiledStep) -> None:
+    def __init__(self, model: Any, step: CompiledStep) -> None:
         self.step, self.stack = step, model.decoder
         output: Any = model.head.output
         self.vocabulary = output.out_features
@@ -55,7 +55,7 @@ class GreedySteps:
         self.parts = _parts(model)
         self.observed = (model.embedding, model.embedding.token, model.head, output)
 
-    def fits(self, model: Decoder, cache: Any, rows: int) -> bool:
+    def fits(self, model: Any, cache: Any, rows: int) -> bool:
         """Returns True if nothing is changed or observed, and the cache has keys of ``rows`` rows without padding."""
         return (
             type(cache) is Cache
@@ -138,7 +138,7 @@ class GreedySteps:
         return [(chosen[step + 1], None if log_p is None else log_p[step]) for step in range(done)]
 
 
-def _parts(model: Decoder) -> tuple[Any, ...]:
+def _parts(model: Any) -> tuple[Any, ...]:
     """Returns the parts besides the stack, and what the program has of them."""
     embedding, head = model.embedding, model.head
     return embedding, embedding.token, embedding.token.weight, head, head.output, model.decoder
@@ -150,7 +150,7 @@ def greedy_steps_of(model: Any, ends: Tensor) -> GreedySteps | None:
     ``ends`` are the tokens that will end a row. The step of the stack must be computed in float32: rounded to bfloat16
     two logits are often equal.
     """
-    if type(model) is not Decoder or model.decoder.layout is not compiled_layout or len(ends) > MOST_ENDS:
+    if type(model).__module__ != DECODERS or model.decoder.layout is not compiled_layout or len(ends) > MOST_ENDS:
         return None
     if model not in PROGRAMS:
         step = step_of(model.decoder)
@@ -159,7 +159,7 @@ def greedy_steps_of(model: Any, ends: Tensor) -> GreedySteps | None:
     return program if program is None or all(0 <= end < program.vocabulary for end in ends.tolist()) else None
 
 
-def _is_supported(model: Decoder) -> bool:
+def _is_supported(model: Any) -> bool:
     embedding, head, stack = model.embedding, model.head, model.decoder
     others = (embedding.segment, embedding.bigram, embedding.query)
     return (
@@ -178,4 +178,4 @@ def _is_supported(model: Decoder) -> bool:
     )
 
 
-PROGRAMS: WeakKeyDictionary[Decoder, GreedySteps | None] = WeakKeyDictionary()
+PROGRAMS: WeakKeyDictionary[Any, GreedySteps | None] = WeakKeyDictionary()
