@@ -60,24 +60,24 @@ class DecodingCopy:
     def of(self, model: Any, new_tokens: Any) -> Any:
         """Returns the copy if it may decode ``new_tokens``, an option of the call, and otherwise ``model``."""
         is_short = isinstance(new_tokens, int) and new_tokens < FEWEST
-        if is_short or not _is_plain(model):
+        if is_short or not _is_plain(model, parts := [*model.modules()]):
             return model
         make_weights_contiguous(model)
         with self.one_call:
-            state = _state(model)
+            state = _state(parts)
             if state != self.seen:  # the first call, or the model was trained or changed since the last one
                 self.seen, self.model, self.is_refused = state, None, False
                 return model
             if self.is_refused or not _library_is_ready():
                 return model
-            checksum = _checksum(model)
+            checksum = _checksum(parts)
             if self.model is None or checksum != self.checksum:
                 self.model, self.checksum = _compiled(model), checksum
                 self.is_refused = self.model is None
             return model if self.model is None else self.model
 
 
-def _is_plain(model: Any) -> bool:
+def _is_plain(model: Any, parts: list[nn.Module]) -> bool:
     """Returns True for a model on a CPU, with floating-point weights, that nobody observes or has changed."""
     if model.kernels != AUTO or model.optimised or model.adapter is not None or model.observers:
         return False
@@ -87,7 +87,7 @@ def _is_plain(model: Any) -> bool:
         return False
     if module._global_forward_hooks or module._global_forward_pre_hooks:
         return False
-    if any(type(tensor.data) is not Tensor or not _is_dense(tensor) for _, tensor in _tensors(model)):
+    if any(type(tensor.data) is not Tensor or not _is_dense(tensor) for tensor in _tensors(parts)):
         return False  # sharded, or a view
     return not any(
         part._forward_hooks
@@ -96,7 +96,7 @@ def _is_plain(model: Any) -> bool:
         or vars(part).get("probe") is not None
         or not type(part).__module__.startswith(("heedful.", "torch."))
         or any(isinstance(value, Tensor) for value in vars(part).values())
-        for part in model.modules()
+        for part in parts
     )
 
 
@@ -110,14 +110,14 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 
-def _state(model: Any) -> Any:
+def _state(parts: list[nn.Module]) -> Any:
     """Returns the model's parts, their attributes and the versions of its tensors, to be compared with a later state.
 
     A tensor that is written by its ``data`` keeps its version: the checksum finds it.
     """
-    parts = [(type(part), _attributes(part)) for part in model.modules()]
-    tensors = [(name, tensor.data_ptr(), _version(tensor), tensor.shape) for name, tensor in _tensors(model)]
-    return parts, tensors
+    attributes = [(type(part), _attributes(part)) for part in parts]
+    tensors = [(tensor.data_ptr(), _version(tensor), tensor.shape) for tensor in _tensors(parts)]
+    return attributes, tensors
 
 
 def _version(tensor: Tensor) -> int:
@@ -132,14 +132,16 @@ def _attributes(part: nn.Module) -> dict[str, Any]:
     }
 
 
-def _tensors(model: Any) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
+def _tensors(parts: list[nn.Module]) -> list[Tensor]:
+    """Returns the parameters and buffers of parts, each once."""
+    tensors = (tensor for part in parts for tensor in (*part._parameters.values(), *part._buffers.values()))
+    return [*{id(tensor): tensor for tensor in tensors if tensor is not None}.values()]
 
 
-def _checksum(model: Any) -> int:
+def _checksum(parts: list[nn.Module]) -> int:
     """Returns a number of all weights' bits."""
     total = 0
-    for _, tensor in _tensors(model):
+    for tensor in _tensors(parts):
         total = (total * 3 + few_rows.checksum(tensor)) % 2**64
     return total
 
