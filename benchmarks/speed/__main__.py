@@ -31,7 +31,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="tiny models: to see that it works, not how fast")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="weights are kept here: 7 GB")
     parser.add_argument("--out", type=Path, help="the JSON to write: results.json in that folder")
-    parser.add_argument("--docs", type=Path, help="a Markdown file to write of it, and its picture beside it")
+    parser.add_argument("--docs", type=Path, help="the page to write, with its JSON and its picture beside it")
     asked = parser.parse_args(given)
     unknown = [row for row in asked.rows.split(",") if row not in ROWS]
     if unknown:
@@ -71,9 +71,9 @@ def judged(plan: Plan, work: Work, times: Times, judge: Worker) -> dict[Competit
 def run(plan: Plan, rows: Sequence[str], out: Path) -> dict[str, Any]:
     """Every row, printed as it comes, and kept in ``out`` so that what ends early is not lost; then all figures."""
     begun = time.perf_counter()
-    told: dict[str, Any] = {"format": 1, "date": date.today().isoformat(), "machine": machine.described()}
-    told["settings"] = {"rounds": plan.rounds, "threads": plan.threads, "device": plan.device, "short": plan.short}
-    told |= {"works": [], "left_out": {}}
+    own: dict[str, Any] = {"date": date.today().isoformat(), "machine": machine.described()}
+    own["settings"] = {"rounds": plan.rounds, "threads": plan.threads, "device": plan.device, "short": plan.short}
+    told: dict[str, Any] = {"format": results.FORMAT, "runs": [own], "works": [], "left_out": {}}
     speeds: list[dict[str, float]] = []
     plan.folder.mkdir(parents=True, exist_ok=True)
     with open(plan.folder / "log.txt", "w", encoding="utf-8") as log, Workers(plan, log) as workers:
@@ -92,9 +92,9 @@ def run(plan: Plan, rows: Sequence[str], out: Path) -> dict[str, Any]:
                 workers.close()  # a row's models need not lie in memory beside the next one's
             told["left_out"][name] = row.left_out
             print(report.left_out(row.left_out), flush=True)
-            told |= {"ceilings": results.ceilings(speeds), "minutes": (time.perf_counter() - begun) / 60}
-            out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return told
+            own |= {"ceilings": results.ceilings(speeds), "minutes": (time.perf_counter() - begun) / 60}
+            results.write(told, out)
+    return results.read(out)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -111,10 +111,10 @@ def main(given: Sequence[str] | None = None) -> int:
     out = asked.out or plan.folder / "results.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     told = run(plan, asked.rows.split(","), out)
-    print(report.ceilings(told["ceilings"]))
+    print(report.ceilings(told["runs"][0]["ceilings"]))
     print(f"written: {out}")
     if asked.docs is not None:
-        print("written: " + ", ".join(map(str, page.write(told, asked.docs))))
+        print("written: " + ", ".join(map(str, page.add(told, asked.docs))))
     wrong = results.disagreeing(told)
     for line in wrong:
         print(f"other answers, so the time says nothing: {line}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ PACKAGES = (
 )
 
 
+INSTRUCTIONS = {"avx2": "AVX2", "avx512_vnni": "AVX512-VNNI", "avx512_bf16": "AVX512-BF16", "amx_int8": "AMX"}
+
+
 def allowed() -> set[int]:
     """The processors that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -37,9 +41,12 @@ def cores() -> int:
 
 def described() -> dict[str, Any]:
     """Processor, cores, memory, system and versions."""
+    flags = (_first("/proc/cpuinfo", "flags") or "").split()
     return {
+        "commit": _commit(),
         "processor": _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": cores(),
+        "instructions": [name for flag, name in INSTRUCTIONS.items() if flag in flags],
         "processors": len(allowed()),
         "memory_gb": round(int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
         "system": platform.system(),
@@ -47,6 +54,14 @@ def described() -> dict[str, Any]:
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "waiting": {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
     }
+
+
+def _commit() -> str:
+    command = ("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _version(package: str) -> str | None:

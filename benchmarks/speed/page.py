@@ -1,54 +1,111 @@
-"""Writes docs/benchmarks.md and docs/benchmarks-training.md, with their pictures, from the JSON of the runs.
+"""Writes docs/benchmarks.md, its picture, and the figures that other pages quote, from docs/benchmarks.json.
 
-python -m benchmarks.speed.page RESULTS.json [RESULTS.json ...] docs/benchmarks.md
+python -m benchmarks.speed.page docs/benchmarks.md [RESULTS.json ...]     after adding these results to the JSON
 """
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks.speed import report
+from benchmarks.speed import report, results
 from benchmarks.speed.results import LOSSES, TOLERANCE, fastest
-from benchmarks.speed.works import PRECISIONS, ROWS, action, title
+from benchmarks.speed.works import PRECISIONS, action, title
 from heedful.views.figures import bars
 
 ANSWERING, TRAINING = "answering", "training"
+# what each program computes with if nothing is asked for: OpenVINO rounds to bfloat16 where the processor has it
+UNASKED = {"openvino": "bfloat16"}
+QUOTED = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(\n<!-- speed end -->)", re.DOTALL)
 
 
-def write(told: Mapping[str, Any], file: Path) -> list[Path]:
-    """Write the page, and its picture beside it; their paths."""
+def add(told: Mapping[str, Any], file: Path) -> list[Path]:
+    """Add results to the JSON beside a page, and write the page; the paths of all that is written."""
+    kept = file.with_suffix(".json")
     file.parent.mkdir(parents=True, exist_ok=True)
+    results.write(results.joined(*([results.read(kept)] if kept.exists() else []), told), kept)
+    return [kept, *write(file)]
+
+
+def write(file: Path) -> list[Path]:
+    """Write a page, its picture, and the quoted figures of other pages; the paths of those that changed."""
+    changed = []
+    for path, text in texts(file).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def texts(file: Path) -> dict[Path, str]:
+    """The page, its picture, and the pages that quote it: README.md and all Markdown files beside it."""
+    told = results.read(file.with_suffix(".json"))
     picture = file.with_suffix(".svg")
     drawn = compared(told["works"])
+    found = {file: "\n\n".join(part for part in page(told, picture.name if drawn else "", file) if part) + "\n"}
     if drawn:
-        note = "how many times as fast ours is as the fastest other program, same weights, same precision; 1: as fast"
-        picture.write_text(bars([*drawn], [*drawn.values()], "Ours beside the fastest other", note=note), "utf-8")
-    text = "\n\n".join(part for part in page(told, picture.name if drawn else "", file) if part)
-    file.write_text(text + "\n", encoding="utf-8")
-    return [file, picture] if drawn else [file]
+        note = "how many times as fast Heedful is as the fastest other program: same weights, precision and threads"
+        found[picture] = bars([*drawn], [*drawn.values()], "Heedful beside the fastest other program", note=note)
+    for path in (file.parent.parent / "README.md", *file.parent.glob("*.md")):
+        if path != file and path.exists():
+            text = path.read_text(encoding="utf-8")
+            if QUOTED.search(text):
+                found[path] = QUOTED.sub(lambda match: f"{match[1]}{quoted(told, match[2])}{match[3]}", text)
+    return found
 
 
-def joined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several runs on one machine as one: of a work that several have measured, the last; ceilings over them all."""
-    works = {work["work"]["name"]: work for told in runs for work in told["works"]}
-    names = dict.fromkeys(name for told in runs for name in told["ceilings"])
-    measured = {name: [told["ceilings"][name] for told in runs if name in told["ceilings"]] for name in names}
-    ceilings = {
-        name: {"median": median(each["median"] for each in of), "best": max(each["best"] for each in of)}
-        for name, of in measured.items()
-    }
-    left_out = {row: reasons for told in runs for row, reasons in told["left_out"].items()}
-    ordered = sorted(works.values(), key=lambda work: ROWS.index(work["work"]["row"]))
-    minutes = sum(told["minutes"] for told in runs)
-    rounds = sorted({told["settings"]["rounds"] for told in runs})
-    settings = {**runs[-1]["settings"], "rounds": rounds[0] if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"}
-    found = {"works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
-    return {**runs[-1], "settings": settings, **found}
+def quoted(told: Mapping[str, Any], what: str) -> str:
+    """The lines of a quotation: ``summary``, or rows and programs, as in ``generation,small: ours, llama_cpp``."""
+    if what == "summary":
+        return sentence(told)
+    rows, _, programs = what.partition(": ")
+    works = [work for work in told["works"] if work["work"]["row"] in rows.split(",")]
+    return by_precision(works, programs.split(", ")) + "\n\n" + when(told, works)
+
+
+def sentence(told: Mapping[str, Any]) -> str:
+    """In how many works and precisions ours is the fastest, and by how much."""
+    drawn = compared(told["works"])
+    ahead = sorted(ratio for ratio in drawn.values() if ratio >= 1)
+    middle = sorted(drawn.values())[len(drawn) // 2]
+    return (
+        f"On two CPU threads Heedful is the fastest program in {len(ahead)} of {len(drawn)} comparisons of the same "
+        f"weights and precision, {middle:.2g} times as fast as the next in the middle, {max(drawn.values()):.2g} at most "
+        f"and {min(drawn.values()):.2g} at least."
+    )
+
+
+def by_precision(works: Sequence[Mapping[str, Any]], programs: Sequence[str]) -> str:
+    """A line for each work and precision: the times of some programs, ours with its ratio to the fastest other."""
+    lines = [f"| | {' | '.join(programs)} |", "|---|" + "--:|" * len(programs)]
+    for work in works:
+        precisions = dict.fromkeys(one["precision"] for one in work["results"])
+        for precision in precisions:
+            cells = []
+            for program in programs:
+                one = next((each for each in results.right(work) if each["name"] == f"{program} {precision}"), None)
+                cells.append("–" if one is None else report.number(one["ms"]))
+                other = fastest(work, precision)
+                if one is not None and program == "ours" and other is not None and other.get("ours_faster"):
+                    cells[-1] += f" ({other['ours_faster']:.2f} ×)"
+            if cells[0] != "–":
+                lines.append(f"| {work['work']['name']}, {precision}, {work['unit']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def when(told: Mapping[str, Any], works: Sequence[Mapping[str, Any]]) -> str:
+    """The days and machines of some works."""
+    runs = [told["runs"][number] for number in dict.fromkeys(work["run"] for work in works)]
+    return "; ".join(dict.fromkeys(f"{run['date']}, {processor(run)}" for run in runs)) + "."
+
+
+def processor(run: Mapping[str, Any]) -> str:
+    """Processor and threads of a run."""
+    kinds = "".join(f", {name}" for name in run["machine"].get("instructions", ()))
+    return f"{run['machine']['processor']}{kinds}, {run['settings']['threads']} threads"
 
 
 def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -68,32 +125,65 @@ def kinds(told: Mapping[str, Any]) -> set[str]:
 
 
 def command(told: Mapping[str, Any], file: Path) -> str:
-    """The command that makes a page of these rows; without them, of all."""
-    rows = report.rows(told["works"])
-    asked = "" if set(rows) == set(ROWS) else f" --rows {','.join(rows)}"
-    return f"python -m benchmarks.speed{asked} --docs docs/{file.name}"
+    """The command that measures these rows again."""
+    return f"python -m benchmarks.speed --rows {','.join(report.rows(told['works']))} --docs docs/{file.name}"
 
 
 def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
     """The page's parts."""
-    settings = told["settings"]
-    yield "# Speed of training" if kinds(told) == {TRAINING} else "# Speed"
-    if settings["short"]:
+    yield "# Speed"
+    if any(run["settings"]["short"] for run in told["runs"]):
         yield "Written by the short form, which shows that the program works: none of these times means anything."
     if picture:
         yield f"![Speed of Heedful relative to the fastest other program of each work]({picture})"
     yield (
         "Heedful and other programs compute the same work with the same weights and threads, in turns in one "
-        "run. *Of the bound* is the shortest time in which this machine can read and compute what the work "
-        "needs, divided by the measured time. *Ours is* is the speed of Heedful relative to a program in the "
-        "same precision; for Heedful itself, relative to its own float32. One command measures all of it:"
+        "run. *Ours is* is the speed of Heedful relative to a program; above 1, Heedful is faster. One command measures "
+        "all of it, and writes this page from `" + file.with_suffix(".json").name + "`:"
     )
     yield f"    {command(told, file)}"
+    answering = [work for work in told["works"] if action(work["work"]["row"]) != TRAINING]
+    if answering:
+        yield "## Without a flag"
+        yield (
+            "Float32 weights, loaded and run without an option, as `heedful.pipeline` and `heedful predict` do; OpenVINO "
+            "then computes in bfloat16."
+        )
+        yield pairs(answering, is_unasked)
+        yield "## The fastest of each"
+        yield "Whatever the precision, of those that are compared."
+        yield pairs(answering, lambda one: one["agrees"] is not None)
+        yield (
+            "In the tables below, *of the bound* is the shortest time in which this machine can read and compute what "
+            "the work needs, divided by the measured time. *Ours is* compares with Heedful in the same precision; beside "
+            "Heedful itself, with its own float32."
+        )
     for row, works in report.rows(told["works"]).items():
         yield f"## {title(row)}"
         yield table(works)
     yield from how(told)
     yield from left(told)
+
+
+def is_unasked(one: Mapping[str, Any]) -> bool:
+    """True for a program that runs as it does if nothing is asked for."""
+    return not one["way"] and one["precision"] == UNASKED.get(one["program"], "float32")
+
+
+def pairs(works: Sequence[Mapping[str, Any]], takes: Any) -> str:
+    """A line for each work: ours, and the fastest other, of those that ``takes`` is true for."""
+    lines = ["| | ours | | fastest other | | ours is |", "|---|--:|---|--:|---|--:|"]
+    for work in works:
+        found = sorted((one for one in results.right(work) if takes(one)), key=lambda one: one["ms"])
+        ours = next((one for one in found if one["program"] == "ours" and not one["way"]), None)
+        other = next((one for one in found if one["program"] != "ours"), None)
+        if ours is None or other is None:
+            continue
+        cells = [report.number(ours["ms"]), ours["precision"], report.number(other["ms"])]
+        faster = results.ratio(other["rounds_ms"], ours["rounds_ms"])
+        cells += [other["name"], f"{faster:.2f} ×"]
+        lines.append(f"| {work['work']['name']}, {work['unit']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def table(works: Sequence[Mapping[str, Any]]) -> str:
@@ -118,15 +208,11 @@ def cell(one: Mapping[str, Any] | None) -> str:
 
 
 def how(told: Mapping[str, Any]) -> Iterator[str]:
-    """The method and the machine."""
-    settings, machine = told["settings"], told["machine"]
-    waiting = "".join(f" {name}={value}." for name, value in machine["waiting"].items())
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    ceilings = told["ceilings"]
+    """The method and the machines."""
     yield "## How it is measured"
     yield (
         "Each program runs in its own process, loads once, does the work once uncounted, and then once in "
-        f"each round, in turns; the others sleep meanwhile. There were {settings['rounds']} rounds. Works "
+        "each round, in turns; the others sleep meanwhile. Works "
         "under half a second are repeated within a turn. Times are medians over the rounds. Ratios and "
         "shares are computed within each round, against the other programs and the machine's ceilings of the "
         "same seconds, and their median is shown. The bound is the slower of reading and computing, at the "
@@ -136,16 +222,26 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
         yield from of_answers()
     if TRAINING in kinds(told):
         yield from of_steps()
+    for number, run in enumerate(told["runs"]):
+        yield from of_run(run, [work for work in told["works"] if work["run"] == number])
+
+
+def of_run(run: Mapping[str, Any], works: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A run: its day, works, machine, versions and ceilings."""
+    settings, machine = run["settings"], run["machine"]
+    waiting = "".join(f" {name}={value}." for name, value in machine["waiting"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    commit = f" (commit {machine['commit']})" if machine.get("commit") else ""
+    yield (
+        f"{run['date']}{commit}, {', '.join(report.rows(works))}: {processor(run)}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}, device {settings['device']}; rounds: "
+        f"{settings['rounds']}.{waiting} {versions}."
+    )
     rows = [
         f"| {name} | {each['median']:.1f} | {each['best']:.1f} | {report.unit(name)} |"
-        for name, each in ceilings.items()
+        for name, each in run["ceilings"].items()
     ]
-    yield "\n".join(["| | median | best | |", "|---|--:|--:|---|", *rows])
-    yield (
-        f"On {told['date']}: {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
-        f"{machine['system']}, Python {machine['python']}; threads of every program: {settings['threads']}, device "
-        f"{settings['device']}.{waiting} {versions}. The whole run took {told['minutes']:.0f} minutes."
-    )
+    yield "\n".join(["| this machine | median | best | |", "|---|--:|--:|---|", *rows])
 
 
 def of_answers() -> Iterator[str]:
@@ -194,5 +290,7 @@ def left(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    *files, docs = map(Path, sys.argv[1:])
-    write(joined([json.loads(file.read_text(encoding="utf-8")) for file in files]), docs)
+    docs, *files = map(Path, sys.argv[1:])
+    for result in files:
+        add(results.read(result), docs)
+    print("\n".join(map(str, write(docs))))

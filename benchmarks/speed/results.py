@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.speed import bounds
 from benchmarks.speed.rounds import Times
-from benchmarks.speed.works import Competitor, Work, data
+from benchmarks.speed.works import ROWS, Competitor, Work, data
 
 # the judge's number that rounding explains, by precision; four bits are lossy: theirs is told and not judged
 MOST = 1e9  # JSON has no infinity
+FORMAT = 2  # of the JSON
 LOSSES = {"float32": 2e-3, "bfloat16": 0.05}  # of losses in training
 TOLERANCE = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5, "int8": 1.0}
 
@@ -42,7 +45,7 @@ def figures(work: Work, times: Times, apart: Mapping[Competitor, float]) -> dict
         one["apart"] = apart.get(each) if apart.get(each, 0.0) < MOST else MOST  # a NaN, too
         one["agrees"] = None if limit is None or each not in apart else apart[each] <= limit
         found.append(one)
-    return {"work": data(work), "unit": work.unit, "bound_ms": _medians(least), "results": found}
+    return {"run": 0, "work": data(work), "unit": work.unit, "bound_ms": _medians(least), "results": found}
 
 
 def ratio(upper: Sequence[float | None], lower: Sequence[float]) -> float | None:
@@ -62,9 +65,70 @@ def ceilings(rounds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float
     return {name: {"median": median(values), "best": max(values)} for name, values in columns.items()}
 
 
+def joined(*several: Mapping[str, Any]) -> dict[str, Any]:
+    """Results of several runs as one: of a work that several have measured, the last; runs without a work go."""
+    works: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+    left_out: dict[str, Any] = {}
+    for told in several:
+        works |= {work["work"]["name"]: (work, told["runs"][work["run"]]) for work in told["works"]}
+        left_out |= told["left_out"]
+    ordered = sorted(works.values(), key=lambda pair: ROWS.index(pair[0]["work"]["row"]))
+    runs = [run for told in several for run in told["runs"] if any(of is run for _, of in ordered)]
+    place = {id(run): number for number, run in enumerate(runs)}
+    rows = {work["work"]["row"] for work, _ in ordered}
+    return {
+        "format": FORMAT,
+        "runs": runs,
+        "works": [{**work, "run": place[id(run)]} for work, run in ordered],
+        "left_out": {row: left_out[row] for row in ROWS if row in rows},
+    }
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Results that ``write`` wrote."""
+    told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if told.get("format") != FORMAT:
+        raise ValueError(
+            f"{file} is no result of this program: format {told.get('format')}, not {FORMAT}; measure again"
+        )
+    return told
+
+
+def write(told: Mapping[str, Any], file: Path) -> None:
+    """Write results, four digits of each number, a program's in a line."""
+
+    def line(value: Any) -> str:
+        return json.dumps(_short(value), ensure_ascii=False)
+
+    parts = []
+    for work in told["works"]:
+        head = line({key: value for key, value in work.items() if key != "results"})[:-1]
+        parts.append(f'{head}, "results": [\n' + ",\n".join(map(line, work["results"])) + "\n]}")
+    runs = ",\n".join(map(line, told["runs"]))
+    file.write_text(
+        f'{{"format": {FORMAT},\n"runs": [\n{runs}\n],\n"works": [\n'
+        + ",\n".join(parts)
+        + f'\n],\n"left_out": {line(told["left_out"])}}}\n',
+        encoding="utf-8",
+    )
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: _short(each) for key, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list) else value
+
+
+def right(work: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A work's figures, without those of programs that gave another answer."""
+    return [one for one in work["results"] if one["agrees"] is not False]
+
+
 def fastest(work: Mapping[str, Any], precision: str) -> dict[str, Any] | None:
     """The quickest of the other programs under a precision, in a work's figures."""
-    others = [one for one in work["results"] if one["program"] != "ours" and one["precision"] == precision]
+    others = [one for one in right(work) if one["program"] != "ours" and one["precision"] == precision]
     return min(others, key=lambda one: one["ms"], default=None)
 
 

@@ -62,6 +62,15 @@ class Growing(AttentionCache):
         key, value = (buffer.narrow(2, columns.start, columns.stop - columns.start) for buffer in self.buffers)
         return key, value
 
+    def begin(self, like: KeysValues) -> Stored:
+        """Makes room for the first tokens, of the shapes and dtype of ``like``, and counts them; returns the buffers.
+
+        The caller writes them. The cache must be empty.
+        """
+        self._move(like)
+        self._advance(like[0].size(2))
+        return self.buffers
+
     def append_column(self) -> tuple[Stored, slice]:
         """Makes room for one token; returns the buffers and the columns to attend to. The caller writes the last one.
 

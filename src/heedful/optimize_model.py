@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar, cast
@@ -17,8 +17,16 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.captured import CapturedSteps, can_capture
-from heedful.kernels.compiled_step import STEPS
-from heedful.kernels.few_rows import CompiledLinear, Weights, compiled_linear_factory, is_ready, library
+from heedful.kernels.compiled_step import STEPS, has_sequences
+from heedful.kernels.few_rows import (
+    GROUP,
+    CompiledLinear,
+    Weights,
+    compiled_linear_factory,
+    is_ready,
+    library,
+)
+from heedful.kernels.few_rows_build import features
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
@@ -35,6 +43,7 @@ from heedful.layers.block import Block
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ALIGNED, AlignedLinear, Linear
 from heedful.models.base import Model
+from heedful.stack import Stack
 from heedful.util.machine import available_memory
 
 M = TypeVar("M", bound=Model)
@@ -50,6 +59,8 @@ LINEAR_CLASSES: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
     "int4": (Int4Linear, torch.float32),
 }
 CPU_ONLY = ("int8", "int4")
+SEQUENCES = ("float32", "bfloat16", "int8", "int4")  # dtypes in which whole sequences have compiled kernels
+DECODER, ENCODER = "decoder", "encoder"  # stacks of a model
 BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
 
 
@@ -100,20 +111,24 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
-    compiled_decoding = compiled_decoding and generates(model)
-    captures = compiled_decoding and can_capture(model.device)
-    make: Callable[..., nn.Module] | None = linear_class
-    ready = _library_is_ready(model, dtype_name) if compiled_decoding and linear_class is not None else None
+    captures = compiled_decoding and generates(model) and can_capture(model.device)
+    compiled: tuple[str, ...] = ()
+    ready = None
+    if compiled_decoding and linear_class is not None:
+        compiled = compiled_stacks(model, dtype_name)
+        ready = _library_is_ready(model, compiled, dtype_name) if compiled else None
+    makers: dict[str, Callable[..., nn.Module]] = {}
     if linear_class is not None and ready is not None:
-        make = compiled_linear_factory(linear_class, waits=not ready)
+        groups = {DECODER: GROUP, ENCODER: None}  # rows of an encoder are rounded with one scale
+        makers = {each: compiled_linear_factory(linear_class, not ready, groups[each]) for each in compiled}
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
     parameters_before = model.count()
     small_class = FloatLinear if linear_class is not None and has_onednn(other_dtype) else None
-    _replace_linears(model, make, linear_class, small_class)
+    _replace_linears(model, makers, linear_class, small_class)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
-        apply_plan(model, "cpu-compiled" if ready else "cpu-inference")
+        apply_plan(model, "cpu-compiled" if ready and makers else "cpu-inference")
         model.compiling = Preparation(model) if ready is False else None
         keep_memory()
     else:
@@ -171,13 +186,14 @@ class Preparation:
             return False
         model.compiling = None
         if self.problem or len(self.weights) != len(self.linears):
-            log.warning("decoding is not compiled: %s", self.problem or "the kernels could not be prepared")
+            log.warning("%s is not compiled: %s", _work(model), self.problem or "the kernels could not be prepared")
             return False
         for linear, weights in zip(self.linears, self.weights, strict=True):
             linear.use(weights)
-        STEPS.pop(cast(Any, model).decoder, None)
+        for stack in (part for part in model.modules() if isinstance(part, Stack)):
+            STEPS.pop(stack, None)
         apply_plan(model, "cpu-compiled")
-        log.info("decoding is compiled from now on")
+        log.info("%s is compiled from now on", _work(model))
         return True
 
 
@@ -186,46 +202,62 @@ def generates(model: Model) -> bool:
     return hasattr(model, "decoder") and isinstance(model.config.head, LanguageHead)
 
 
-def _library_is_ready(model: Model, dtype_name: str) -> bool | None:
-    """Returns True if the compiled kernels are there, False if they can be compiled, and None if they cannot be had or
-    the memory has no room for the decoder's weights in their order; a warning then says why.
+def compiled_stacks(model: Model, dtype_name: str) -> tuple[str, ...]:
+    """Returns the stacks of a model that have compiled kernels: a decoder that generates, and on a processor with
+    AVX512-VNNI an encoder that attends to all tokens without a bias (``has_sequences``).
     """
-    decoder: nn.Module = cast(Any, model).decoder
-    needed = sum(part.weight.numel() for _, part in _linears(decoder)) * BITS[dtype_name] // 8
+    stacks = (DECODER,) if generates(model) else ()
+    encoder, found = getattr(model, ENCODER, None), features()
+    if dtype_name not in SEQUENCES or not isinstance(encoder, Stack) or encoder.config.causal:
+        return stacks
+    if "avx512_vnni" not in found or (dtype_name == "bfloat16" and "amx_bf16" in found):  # PyTorch has tiles, too
+        return stacks
+    return (*stacks, ENCODER) if has_sequences(encoder) else stacks
+
+
+def _work(model: Model) -> str:
+    return "decoding" if generates(model) else "the encoder"
+
+
+def _library_is_ready(model: Model, stacks: tuple[str, ...], dtype_name: str) -> bool | None:
+    """Returns True if the compiled kernels are there, False if they can be compiled, and None if they cannot be had or
+    the memory has no room for the weights of these stacks in their order; a warning then says why.
+    """
+    parts = [part for stack in stacks for _, part in _linears(model.get_submodule(stack))]
+    needed = sum(part.weight.numel() for part in parts) * BITS[dtype_name] // 8
     free = available_memory()
     if free is not None and needed > free // 2:
-        log.warning(
-            "decoding is not compiled: the weights would need %.1f GB more, of %.1f free", needed / 1e9, free / 1e9
-        )
+        message = "%s is not compiled: the weights would need %.1f GB more, of %.1f free"
+        log.warning(message, _work(model), needed / 1e9, free / 1e9)
         return None
     try:
         return is_ready()
     except HeedfulError as error:
         level = logging.WARNING if platform.system() == "Linux" else logging.INFO  # elsewhere there is no remedy
-        log.log(level, "decoding is not compiled: %s", error)
+        log.log(level, "%s is not compiled: %s", _work(model), error)
         return None
 
 
 def _replace_linears(
     model: Model,
-    make_decoder: Callable[..., nn.Module] | None,
+    makers: Mapping[str, Callable[..., nn.Module]],
     linear_class: type[PrepackedLinear] | None,
     small_class: type[PrepackedLinear] | None,
 ) -> None:
     """Fuses the projections of each block, and replaces every linear map.
 
-    ``make_decoder`` makes the linear maps of the decoder's blocks and of the output projection to a vocabulary,
-    ``linear_class`` those of other blocks, ``small_class`` all others.
+    ``makers`` make the linear maps in the blocks of a stack, that of ``DECODER`` also the output projection to a
+    vocabulary; ``linear_class`` those of other blocks, ``small_class`` all others.
     """
     for path, block in model.named_modules():
         if isinstance(block, Block):
-            _fuse(block, make_decoder if path.startswith("decoder.") else linear_class)
+            _fuse(block, makers.get(path.partition(".")[0], linear_class))
     has_vocabulary = isinstance(model.config.head, LanguageHead | MaskedHead)
     for path, linear in _linears(model):
-        if path.startswith("decoder.block.") or (has_vocabulary and path == "head.output"):
-            make = make_decoder
+        if has_vocabulary and path == "head.output":
+            make = makers.get(DECODER, linear_class)
         else:
-            make = linear_class if ".block." in path else small_class
+            make = makers.get(path.partition(".")[0], linear_class) if ".block." in path else small_class
         parent, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(parent), attribute, _packed_linear(make, linear.weight, linear.bias))
     if has_vocabulary and model.device.type != "cpu" and type(model.get_submodule("head.output")) is Linear:

@@ -162,7 +162,7 @@ def test_every_installed_program_does_every_work(written: tuple[Path, str]) -> N
         unable = {name for name, why in told["left_out"][row].items() if "this CPU" in why}  # no such kernels here
         assert {one["name"] for one in work["results"]} >= wanted - unable
         for one in work["results"]:
-            assert len(one["rounds_ms"]) == told["settings"]["rounds"] == 1
+            assert len(one["rounds_ms"]) == told["runs"][0]["settings"]["rounds"] == 1
             assert math.isfinite(one["ms"])
             assert one["ms"] > 0
             assert one["share"] is None or one["share"] > 0
@@ -202,9 +202,10 @@ def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
     told, page = read(written), (written[0] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert page.startswith("# Speed\n")
     assert "none of these times means anything" in page
-    assert told["machine"]["processor"] in page
+    (run,) = told["runs"]
+    assert run["machine"]["processor"] in page
     for word in ("read", "copy", "float32", "bfloat16"):
-        assert f"| {word} | {told['ceilings'][word]['median']:.1f} | {told['ceilings'][word]['best']:.1f} |" in page
+        assert f"| {word} | {run['ceilings'][word]['median']:.1f} | {run['ceilings'][word]['best']:.1f} |" in page
     for work in told["works"]:
         for one in work["results"]:
             assert f"\n| {one['name']} | " in page
@@ -214,7 +215,7 @@ def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
 
 
 @pytest.mark.full
-def test_a_page_of_training_alone_says_how_steps_are_measured(written: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_page_says_how_its_kinds_of_work_are_measured(written: tuple[Path, str], tmp_path: Path) -> None:
     from benchmarks.speed import page
 
     told = read(written)
@@ -223,31 +224,81 @@ def test_a_page_of_training_alone_says_how_steps_are_measured(written: tuple[Pat
         ("", "Generations are greedy", "A step of training is"),
     ):
         works_of = [each for each in told["works"] if each["work"]["row"].startswith("train-") == bool(kind)]
-        page.write({**told, "works": works_of}, tmp_path / "some.md")
-        text = (tmp_path / "some.md").read_text(encoding="utf-8")
+        folder = tmp_path / (kind or "answers")
+        page.add({**told, "works": works_of}, folder / "some.md")
+        text = (folder / "some.md").read_text(encoding="utf-8")
         rows = ",".join(dict.fromkeys(each["work"]["row"] for each in works_of))
-        assert text.startswith("# Speed of training\n" if kind else "# Speed\n")
         assert there in text
         assert not_there not in text
         assert f"    python -m benchmarks.speed --rows {rows} --docs docs/some.md\n" in text
 
 
-@pytest.mark.full
-def test_runs_are_joined_work_by_work(written: tuple[Path, str]) -> None:
+def one_result(work: works.Work, ours: float, theirs: float, **run: Any) -> dict[str, Any]:
+    """The results of a run of one work by two programs, in milliseconds a unit."""
+    mine, other = (
+        next(each for each in works.COMPETITORS[work.row] if each.name == name)
+        for name in ("ours float32", "transformers float32")
+    )
+    seconds = {mine: [ours * work.units / 1e3], other: [theirs * work.units / 1e3]}
+    figures = results.figures(work, Times(seconds, [{"read": 1e9, "float32": 1e9}]), {mine: 0.0, other: 0.0})
+    machine = {
+        "processor": "P",
+        "cores": 2,
+        "memory_gb": 1,
+        "system": "S",
+        "python": "3",
+        "versions": {},
+        "waiting": {},
+    }
+    told = {"date": "2026-01-01", "machine": machine, "settings": {"rounds": 1, "threads": 2, "device": "cpu"}}
+    told["settings"] |= {"short": False}
+    told |= {"ceilings": {"read": {"median": 1.0, "best": 2.0}}, "minutes": 1.0, **run}
+    return {"format": results.FORMAT, "runs": [told], "works": [figures], "left_out": {work.row: {}}}
+
+
+def test_runs_are_joined_work_by_work() -> None:
+    generation, encoder = (works.works(row, short=False)[0] for row in ("generation", "encoder"))
+    first = results.joined(one_result(encoder, 1, 2), one_result(generation, 1, 2))
+    assert [each["work"]["row"] for each in first["works"]] == ["generation", "encoder"]
+    assert [each["run"] for each in first["works"]] == [1, 0]
+    again = results.joined(first, one_result(encoder, 1, 5, date="2026-02-02"))
+    assert [run["date"] for run in again["runs"]] == ["2026-01-01", "2026-02-02"]
+    assert [each["run"] for each in again["works"]] == [0, 1]
+    assert again["works"][1]["results"][1]["ours_faster"] == 5
+    assert again["left_out"] == {"generation": {}, "encoder": {}}
+
+
+def test_pages_quote_the_figures_and_are_written_again(tmp_path: Path) -> None:
     from benchmarks.speed import page
 
-    told = read(written)
-    first, second = told["works"][:3], told["works"][2:]
-    again = {**second[0], "bound_ms": {"float32": 1.0}}
-    runs = [
-        {**told, "works": first, "ceilings": {"read": {"median": 10.0, "best": 40.0}}, "minutes": 1.0},
-        {**told, "works": [again, *second[1:]], "ceilings": {"read": {"median": 30.0, "best": 35.0}}, "minutes": 2.0},
-    ]
-    made = page.joined(runs)
-    assert made["works"] == [*first[:2], again, *second[1:]]
-    assert made["ceilings"] == {"read": {"median": 20.0, "best": 40.0}}
-    assert made["minutes"] == 3.0
-    assert page.joined([told]) == told
+    docs, work = tmp_path / "docs", works.works("generation", short=False)[0]
+    docs.mkdir()
+    (tmp_path / "README.md").write_text("A\n<!-- speed: summary -->\nold\n<!-- speed end -->\nB\n")
+    (docs / "other.md").write_text("<!-- speed: generation: ours, transformers -->\n\n<!-- speed end -->\n")
+    (docs / "none.md").write_text("nothing\n")
+    page.add(one_result(work, 2.0, 5.0), docs / "benchmarks.md")
+    assert "in 1 of 1 comparisons" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text().startswith("A\n<!-- speed: summary -->\nOn two CPU threads")
+    assert (
+        "| GPT-2, batch 1, float32, ms a token | 2.00 (2.50 ×) | 5.00 |\n\n2026-01-01, P, 2 threads.\n<!-- speed end"
+        in (docs / "other.md").read_text()
+    )
+    text = (docs / "benchmarks.md").read_text()
+    assert "| GPT-2, batch 1, ms a token | 2.00 | float32 | 5.00 | transformers float32 | 2.50 × |" in text
+    assert "2026-01-01, generation: P, 2 threads, 2 cores" in text
+    assert page.write(docs / "benchmarks.md") == []
+    page.add(one_result(work, 2.0, 6.0), docs / "benchmarks.md")
+    assert "2.00 (3.00 ×)" in (docs / "other.md").read_text()
+
+
+def test_the_pages_say_what_the_json_says() -> None:
+    """docs/benchmarks.md, its picture and every figure that another page quotes; `make docs` builds them as they are."""
+    from benchmarks.speed import page
+
+    found = page.texts(ROOT / "docs" / "benchmarks.md")
+    assert {path.name for path in found} >= {"benchmarks.md", "benchmarks.svg", "README.md", "decoding.md"}
+    for path, text in found.items():
+        assert path.read_text(encoding="utf-8") == text, f"python -m benchmarks.speed.page docs/benchmarks.md: {path}"
 
 
 def test_another_answer_is_found_and_struck_out(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_print_shows_the_plan_and_the_kernels() -> None:
         assert kernel in shown
     assert "kernels='plain'" in str(apply_plan(model, "plain"))
     assert str(model).replace("  kernels='plain'\n", "") == plain
-    assert "kernels='cpu-inference'" in str(heedful.optimize(model))
+    assert "kernels='cpu-inference'" in str(heedful.optimize(model, compiled_decoding=False))
 
 
 def test_a_part_of_ones_own_keeps_what_it_has() -> None:

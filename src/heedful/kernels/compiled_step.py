@@ -1,6 +1,7 @@
-"""Layout of a compiled model: a decoding step of few rows runs all blocks of a stack in one call.
+"""Layout of a compiled model: all blocks of a stack in one call, for a decoding step of few rows or whole sequences.
 
-Shapes: R rows (one token each), D model width, H query heads, G key-value heads, E head size, S keys.
+Shapes: B sequences, T tokens of the longest, R rows (one token each), M rows that are read, D model width, H query
+heads, G key-value heads, E head size, S keys.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from heedful.cache import Cache, Growing
+from heedful.cache import Cache, Growing, Preallocated
 from heedful.errors import HeedfulError
 from heedful.kernels.few_rows import (
     ADD,
@@ -31,12 +32,15 @@ from heedful.kernels.few_rows import (
     CompiledLinear,
     KeyValues,
     Operation,
+    has_tiles,
+    is_interleaved,
     pointer,
     run,
+    run_sequences,
 )
 from heedful.kernels.fixed_cache import RingCache, SlotCache, StaticAttention, StaticCache
 from heedful.kernels.fused_projections import FusedAttention
-from heedful.kernels.unpadded import is_standard, unpadded_inference
+from heedful.kernels.unpadded import SortedTokenRow, is_standard, real_tokens, tokens_needed, unpadded_inference
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import Bias, float_mask, fused_attention
 from heedful.layers.block import Block, Residual, Skip
@@ -44,31 +48,51 @@ from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity, LayerNorm, RMSNorm
-from heedful.layers.position import Alibi, Learned, PositionScheme, Relative, Rotary, Rotation, Sinusoidal
+from heedful.layers.position import (
+    Alibi,
+    Learned,
+    PositionEncoding,
+    PositionScheme,
+    Relative,
+    Rotary,
+    Rotation,
+    Sinusoidal,
+)
 from heedful.layers.relative import SharedTerms
-from heedful.stack import Stack, StackInput, block_arguments, stack_embedding
+from heedful.stack import ALL_TOKENS, Stack, StackInput, block_arguments, stack_embedding
 
 StepCache = Cache | StaticCache | SlotCache
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
 PROMPT_ROWS = 64  # compiled kernels that are the fastest up to so many rows read prompts too
 STREAM = 0  # offset of the residual stream, the first buffer
+WITHOUT_BIAS = (PositionScheme, Sinusoidal, Learned, Rotary)
+GROWING = (Growing, Preallocated)
+PROMPT_LEAST = 32  # tokens of prompts from which threads divide tokens among them, not outputs
+HEAD_SIZES = 32  # whole sequences need a multiple
 
 
 def compiled_layout(stack: Stack, batch: StackInput) -> Tensor:
     """Runs a decoding step of at most ``most_rows`` rows in one call of compiled code.
 
-    Falls back to ``unpadded_inference``, with the same result, for prompts and more rows, with gradients enabled, while
-    a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or dtypes.
+    On processors with AVX512-VNNI whole sequences run in one call, too: the inputs of an encoder, without padding, and
+    prompts of one length.
+
+    Falls back to ``unpadded_inference``, with the same result, for other prompts and more rows, with gradients enabled,
+    while a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or
+    dtypes.
     """
     x, cache = batch.x, batch.cache
-    if x.size(1) != 1 or not len(x) or not isinstance(cache, StepCache):
-        return unpadded_inference(stack, batch)
-    if torch.is_grad_enabled() or not x.is_cpu:
+    if torch.is_grad_enabled() or not x.is_cpu or not len(x):
         return unpadded_inference(stack, batch)
     step = step_of(stack)
-    if step is None or len(x) > step.most_rows_with(cache) or step.is_changed() or not step.fits(cache, len(x)):
+    if step is None or step.is_changed():
         return unpadded_inference(stack, batch)
-    return step(stack, batch, cache)
+    if x.size(1) == 1 and isinstance(cache, StepCache):
+        fits = len(x) <= step.most_rows_with(cache) and step.fits(cache, len(x))
+        return step(stack, batch, cache) if fits else unpadded_inference(stack, batch)
+    if not step.fits_sequences(batch):
+        return unpadded_inference(stack, batch)
+    return step.encoded(stack, batch) if cache is None else step.prompted(stack, batch)
 
 
 def reads_prompts(stack: Stack) -> bool:
@@ -139,18 +163,25 @@ class CompiledStep:
         attentions = [part for part in stack.modules() if isinstance(part, Attention)]
         mixed = max(part.heads for part in attentions) * self.size  # heads may be pruned
         inner = max(block.feed_forward.up.out_features for block in blocks)
-        self.normed, self.temporary, self.projected = self.dim, 2 * self.dim, 3 * self.dim  # offsets of buffers
-        self.mixed = self.projected + max(block.attention.projections.out_features for block in blocks)
-        self.mixed = max(self.mixed, self.projected + mixed)  # cross-attention has its query alone there
-        self.inner = self.mixed + mixed
+        projected = max(block.attention.projections.out_features for block in blocks)
+        self.projected = self.dim  # offsets of buffers
+        self.mixed = self.projected + max(projected, mixed)  # cross-attention has its query alone there
+        self.normed = self.shared = self.mixed + mixed  # of whole sequences only those before hold all rows at once
+        self.temporary, self.inner = self.normed + self.dim, self.normed + 2 * self.dim
         self.gate, self.width = self.inner + inner, self.inner + 2 * inner
+        formats = {linear.weights.values.dtype for linear in _compiled_linears(stack) if linear.weights is not None}
+        self.attends_in_bfloat16 = formats.isdisjoint((torch.float32, torch.float16))
+        self.is_causal = stack.config.causal
+        self.reads_sequences = has_sequences(stack) and is_interleaved()
+        if torch.bfloat16 in formats and has_tiles():
+            self.reads_sequences = False  # PyTorch multiplies in tiles, too
         self.float_copies: list[Tensor] = []  # tensors whose addresses the operations hold
         operations: list[Operation] = []
         for number, block in enumerate(blocks):
             operations += self._block(block, number)
         operations += self.norm_operations(stack.norm, STREAM, STREAM)
         self.operations = (Operation * len(operations))(*operations)
-        self.most_rows = min(part.most_rows for part in stack.modules() if isinstance(part, CompiledLinear))
+        self.most_rows = min(linear.most_rows for linear in _compiled_linears(stack))
         self.heads = [[part.heads for part in block.modules() if isinstance(part, Attention)] for block in blocks]
         self.kv_heads = [[part.kv_heads for part in block.modules() if isinstance(part, Attention)] for block in blocks]
         self.hooks = [hooks for part in stack.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
@@ -323,7 +354,7 @@ class CompiledStep:
         call = Call(
             rows=rows,
             threads=threads,
-            bfloat16_cache=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
+            bfloat16_keys=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
             scratch=scratch.data_ptr(),
             scores=scores.data_ptr(),
             max_keys=max_keys,
@@ -335,6 +366,104 @@ class CompiledStep:
             call.rotation_stride = 0 if len(cosine) == 1 else self.size
         run(self.operations, call)
         return stream.view(rows, 1, self.dim).to(x.dtype)
+
+    def fits_sequences(self, batch: StackInput) -> bool:
+        """Returns True if the program can compute whole sequences: those of an encoder with no other mask than one of
+        padding, or the first tokens of a cache, of one length.
+        """
+        mask, cache = batch.mask, batch.cache
+        if not self.reads_sequences or batch.memory is not None or batch.text_starts is not None:
+            return False
+        if cache is None:
+            is_of_padding = mask is None or mask.dtype is torch.bool or not bool((mask > 1).any())
+            return not self.is_causal and is_of_padding and (mask is None or mask.ndim == 2)
+        is_empty = type(cache) is Cache and not cache.length and all(type(own) in GROWING for own, _ in cache.pairs)
+        is_long = batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
+        return (
+            self.is_causal and is_empty and is_long and (mask is None or (mask.ndim == 2 and bool((mask == 1).all())))
+        )
+
+    def encoded(self, stack: Stack, batch: StackInput) -> Tensor:
+        """Returns the final hidden states (B, T, D) of whole sequences: zeros at padding, and at tokens not read."""
+        row = SortedTokenRow(real_tokens(batch.x, batch.mask).bool())
+        if not row.groups:
+            return torch.zeros_like(batch.x)
+        x = stack.position.embed(row.gather(batch.x), row.positions, row.groups[-1].length)
+        x = stack.dropout(stack.embedding_norm(x))  # (1, R, D)
+        lengths = [group.length for group in row.groups for _ in range(group.sequences)]
+        tokens = tokens_needed(stack, batch)
+        selected = None if tokens == ALL_TOKENS else row.select(tokens)
+        rotation = stack.encoding(row.positions, row.positions[:, :0])
+        return row.scatter(self.sequences(x[0], lengths, tokens, selected, rotation)[None].to(x.dtype), selected)
+
+    def prompted(self, stack: Stack, batch: StackInput) -> Tensor:
+        """Returns the final hidden states (B, T, D) of prompts, whose keys and values join the empty cache: zeros at
+        tokens not read.
+        """
+        cache: Any = batch.cache
+        count, length, _ = batch.x.shape
+        positions = cache.extend(batch.x, None)
+        x, _ = stack_embedding(stack, batch, positions)
+        tokens = tokens_needed(stack, batch)
+        grid = torch.arange(count * length, device="cpu").view(count, length)
+        selected = None if tokens == ALL_TOKENS else grid[:, tokens].flatten()
+        keys = (KeyValues * (2 * self.depth))()
+        columns, rows = (part.expand(count, length).contiguous() for part in (grid[:1], grid[:, :1] // length))
+        for layer, ((own, _), heads) in enumerate(zip(cache.layers(self.depth), self.kv_heads, strict=True)):
+            like = x.new_empty(()).expand(count, heads[0], length, self.size)
+            self.set_addresses(keys[2 * layer], own.begin((like, like)), 0)
+            keys[2 * layer].slots, keys[2 * layer].rows = columns.data_ptr(), rows.data_ptr()
+        rotation = stack.encoding(positions.queries.expand(count, length).reshape(1, -1), positions.keys[:, :0])
+        y = self.sequences(x.flatten(0, 1), [length] * count, tokens, selected, rotation, keys).to(x.dtype)
+        if selected is None:
+            return y.view_as(x)
+        return torch.zeros_like(x).flatten(0, 1).index_copy(0, selected, y).view_as(x)
+
+    def sequences(
+        self,
+        x: Tensor,
+        lengths: list[int],
+        tokens: slice,
+        selected: Tensor | None,
+        rotation: PositionEncoding,
+        keys: Any = None,
+    ) -> Tensor:
+        """Returns the final hidden states (M, D) in float32 of sequences of these lengths, one after another.
+
+        Args:
+            x: (R, D), their embeddings.
+            tokens: those of each sequence that are read.
+            selected: (M,) their rows; None: all.
+            rotation: the positions of the rows.
+            keys: where new keys and values are stored; None: nowhere.
+        """
+        rows = len(x)
+        scratch = torch.empty(rows * self.shared, dtype=torch.float32, device="cpu")
+        stream = scratch[: rows * self.dim].view(rows, self.dim)
+        stream.copy_(x)
+        starts = _starts(lengths)
+        call = Call(
+            rows=rows,
+            threads=torch.get_num_threads(),
+            bfloat16_keys=x.dtype is torch.bfloat16,
+            scratch=scratch.data_ptr(),
+            keys=keys,
+            width=self.dim,
+            bfloat16_attention=self.attends_in_bfloat16,
+            causal=self.is_causal,
+            sequences=len(lengths),
+            shared=self.shared,
+            starts=starts.data_ptr(),
+            last_layer=self.depth - 1,
+        )
+        if isinstance(rotation, Rotation):
+            cosine, sine = (table.float().view(rows, self.size).contiguous() for table in (rotation.cos, rotation.sin))
+            call.cosine, call.sine, call.rotation_stride = cosine.data_ptr(), sine.data_ptr(), self.size
+        if selected is not None:
+            selected_starts = _starts([len(range(length)[tokens]) for length in lengths])
+            call.selected, call.selected_starts = selected.data_ptr(), selected_starts.data_ptr()
+        run_sequences(self.operations, call)
+        return stream if selected is None else stream[: len(selected)]
 
     def _own_keys(self, keys: KeyValues, own: Any) -> None:
         if isinstance(own, Growing):
@@ -359,6 +488,28 @@ class CompiledStep:
         skipped = first * self.size * key.element_size()
         keys.key, keys.value = key.data_ptr() + skipped, value.data_ptr() + skipped
         keys.row_stride, keys.head_stride = key.stride(0), key.stride(1)
+
+
+def has_sequences(stack: Stack) -> bool:
+    """Returns True if compiled code can compute whole sequences of a stack: each block attends to all tokens, or to all
+    before, without a bias, and nothing else.
+    """
+    blocks: list[Any] = list(stack.block)
+    return (
+        type(stack.position) in WITHOUT_BIAS
+        and set(stack.windows) == {None}
+        and all(is_standard(block) and type(block.cross_residual) is Skip for block in blocks)
+        and all(block.attention.head_dim % HEAD_SIZES == 0 and block.attention.scale > 0 for block in blocks)
+    )
+
+
+def _compiled_linears(stack: Stack) -> list[CompiledLinear]:
+    return [part for part in stack.modules() if isinstance(part, CompiledLinear)]
+
+
+def _starts(lengths: list[int]) -> Tensor:
+    """Returns (len + 1,) the first row of each sequence, and the number of rows."""
+    return torch.tensor([0, *lengths], device="cpu").cumsum(0)
 
 
 def epsilon_of(norm: nn.Module) -> float:

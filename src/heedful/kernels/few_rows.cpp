@@ -190,6 +190,7 @@ extern "C" {
 struct Operation {
     int64_t kind, x, y;  // x, y: offsets of buffers in the scratch memory, in floats a row
     int64_t inputs, outputs, format, activation, layer, accumulate;
+    int64_t group;         // inputs of int8 with a common scale of x, a multiple of 64; int4 has scales of its own for STEP
     const void *weight, *groups;
     const float *scale, *bias;
     const float *query_norm, *key_norm;
@@ -213,7 +214,7 @@ struct Progress {  // of an operation; fills a cache line, against false sharing
 };
 
 struct Call {
-    int64_t rows, threads, bfloat16_cache;
+    int64_t rows, threads, bfloat16_keys;
     float *scratch, *scores;    // scores: max_keys for each thread
     int64_t max_keys;
     const float *cosine, *sine;  // (R or 1, E); null: no rotation
@@ -229,6 +230,15 @@ struct Call {
     const int64_t* ends;     // (end_count,) tokens that end a row
     int64_t end_count, without_end;  // at most MOST_ENDS; of the first steps none may be chosen
     uint8_t* has_ended;      // (steps + 1, R): after each step; the first row is 0
+    // of whole sequences:
+    int64_t width;                    // D, of the residual stream, which is the first buffer
+    int64_t bfloat16_attention;       // true if attention rounds what it multiplies to bfloat16
+    int64_t causal;                   // true if a token attends to itself and those before it
+    int64_t sequences, shared;        // buffers from the offset ``shared`` on are needed for some rows at a time
+    const int64_t* starts;            // (sequences + 1,) first row of each, and R
+    int64_t last_layer;               // whose attention has the queries ``selected`` alone
+    const int64_t* selected;          // (M,) rows, ascending, which become the rows 0 to M - 1; null: all
+    const int64_t* selected_starts;   // (sequences + 1,) first of each sequence, and M
 };
 }
 
@@ -253,14 +263,29 @@ inline Vector exponential(Vector x) {
     return x < -87.0f ? Vector{} : x > 88.0f ? x * INFINITY : sum * power;
 }
 
+// erf x = x P(x²) / Q(x²) with an error of at most 4e-7; P and Q fit its values up to 3.92, where it is 1 in float32.
+inline Vector error_function(Vector x) {
+    const Vector most = Vector{} + 3.92f, near = x > most ? most : x < -most ? -most : x, square = near * near;
+    Vector p = square * 2.025909e-06f + 2.84688344e-04f;
+    p = p * square + 3.80817731e-03f;
+    p = p * square + 5.28755002e-02f;
+    p = p * square + 1.91550627e-01f;
+    p = p * square + 1.12837911e+00f;
+    Vector q = square * 3.78318437e-05f + 1.17072999e-03f;
+    q = q * square + 1.50551219e-02f;
+    q = q * square + 1.14559762e-01f;
+    q = q * square + 5.03090024e-01f;
+    q = q * square + 1.0f;
+    const Vector y = near * p / q;
+    return y > 1.0f ? Vector{} + 1.0f : y < -1.0f ? Vector{} - 1.0f : y;  // NaN stays
+}
+
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
 inline Vector activated(Vector x, int64_t activation) {
     switch (activation) {
         case RELU: return x <= 0.0f ? Vector{} : x;  // NaN stays
-        case GELU:
-            for (int i = 0; i < LANES; i++) x[i] *= 0.5f * (1.0f + std::erf(x[i] * 0.70710678118654752f));
-            return x;
+        case GELU: return 0.5f * x * (1.0f + error_function(x * 0.70710678118654752f));
         case GELU_TANH: return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
         case SILU: return x * sigmoid(x);
         case TANH:
@@ -289,12 +314,26 @@ void activate(float* y, int64_t count, int64_t activation) {
     apply(y, count, [=](Vector x) { return activated(x, activation); });
 }
 
+// Buffers of a call, or of some of its rows.
 struct Buffers {
     const Call& call;
-    float* row(int64_t offset, int64_t width, int64_t r) const { return call.scratch + offset * call.rows + r * width; }
+    int64_t rows, first;  // rows to compute, and which of the call's rows is the first of them
+    float* own;           // buffers of these rows alone, those from call.shared on, side by side; null: all are the call's
+    int64_t own_width;    // of a row of them
+    float* row(int64_t offset, int64_t width, int64_t r) const {
+        if (own && offset >= call.shared) return own + r * own_width + offset - call.shared;
+        return call.scratch + offset * call.rows + (first + r) * width;
+    }
 };
 
 // ------------------------------------------------------------------------------------------------- linear maps
+
+// The activation of up to ``width`` outputs of all rows, from n on.
+void activate_rows(const Operation& op, const Buffers& buffers, int64_t n, int64_t width) {
+    if (op.activation == NONE) return;
+    width = std::min(width, op.outputs - n);
+    for (int64_t r = 0; r < buffers.rows; r++) activate(buffers.row(op.y, op.outputs, r) + n, width, op.activation);
+}
 
 // Output n of row r, from its sum of products; the activation comes later.
 inline void store(const Operation& op, const Buffers& buffers, int64_t n, int64_t r, float total) {
@@ -340,8 +379,8 @@ inline void tile(const Operation& op, const Buffers& buffers, int64_t n, int64_t
 
 template <class Format, int N> inline void outputs(const Operation& op, const Buffers& buffers, int64_t n) {
     int64_t r = 0;
-    for (; r + ROWS <= buffers.call.rows; r += ROWS) tile<Format, N, ROWS>(op, buffers, n, r);
-    switch (buffers.call.rows - r) {
+    for (; r + ROWS <= buffers.rows; r += ROWS) tile<Format, N, ROWS>(op, buffers, n, r);
+    switch (buffers.rows - r) {
         case 3: tile<Format, N, 3>(op, buffers, n, r); break;
         case 2: tile<Format, N, 2>(op, buffers, n, r); break;
         case 1: tile<Format, N, 1>(op, buffers, n, r); break;
@@ -356,36 +395,43 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
 
 constexpr int64_t BLOCK = 16;
 constexpr int64_t BLOCKS = 4;     // of a tile of one or two rows
-constexpr int64_t GROUP = 256;    // inputs of int8 with a common scale of x; int4 has scales of its own for STEP inputs
 constexpr int64_t AHEAD = 1024;   // bytes of weights that are fetched before they are needed
+constexpr int64_t MANY = 24;      // rows from which tiles have the shape that computes most, not the one that waits least
 
 inline __mmask16 first_lanes(int64_t count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
 
-// Outputs n to n + 15 of row r, as `store`.
-inline void store_block(const Operation& op, const Buffers& buffers, int64_t n, int64_t r, __m512 totals) {
+// Outputs n to n + 15 of a row, to ``y``, as `store`.
+inline void store_block(const Operation& op, int64_t n, float* y, __m512 totals) {
+    if (n + BLOCK <= op.outputs) {  // stores under a mask take many times as long
+        if (op.bias) totals = _mm512_add_ps(totals, _mm512_loadu_ps(op.bias + n));
+        if (op.accumulate) totals = _mm512_add_ps(_mm512_loadu_ps(y), totals);
+        return _mm512_storeu_ps(y, totals);
+    }
     const __mmask16 present = first_lanes(op.outputs - n);
-    float* y = buffers.row(op.y, op.outputs, r) + n;
     if (op.bias) totals = _mm512_add_ps(totals, _mm512_maskz_loadu_ps(present, op.bias + n));
     if (op.accumulate) totals = _mm512_add_ps(_mm512_maskz_loadu_ps(present, y), totals);
     _mm512_mask_storeu_ps(y, present, totals);
 }
 
-// Rounds ``count`` numbers, at most GROUP, to bytes; returns their scale, which is NaN if a number is not finite.
+inline void store_block(const Operation& op, const Buffers& buffers, int64_t n, int64_t r, __m512 totals) {
+    store_block(op, n, buffers.row(op.y, op.outputs, r) + n, totals);
+}
+
+// Rounds ``count`` numbers to bytes; returns their scale, which is NaN if a number is not finite.
 inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes, int32_t* total) {
-    __m512 sizes = _mm512_setzero_ps();
-    __mmask16 has_nan = 0;  // a maximum may pass over it
-    for (int64_t i = 0; i < count; i += 16) {
-        const __m512 part = _mm512_maskz_loadu_ps(first_lanes(count - i), x + i);
-        has_nan |= _mm512_cmp_ps_mask(part, part, _CMP_UNORD_Q);
-        sizes = _mm512_max_ps(sizes, _mm512_abs_ps(part));
-    }
-    const float largest = _mm512_reduce_max_ps(sizes);
-    const bool is_finite = !has_nan && largest < INFINITY;
+    const auto part = [=](int64_t i) __attribute__((always_inline)) {
+        return i + 16 <= count ? _mm512_loadu_ps(x + i) : _mm512_maskz_loadu_ps(first_lanes(count - i), x + i);
+    };
+    __m512i sizes = _mm512_setzero_si512();  // as integers: a NaN is larger than infinity, and both than any number
+    for (int64_t i = 0; i < count; i += 16)
+        sizes = _mm512_max_epi32(sizes, _mm512_castps_si512(_mm512_abs_ps(part(i))));
+    const int32_t size = _mm512_reduce_max_epi32(sizes);
+    const bool is_finite = size < 0x7f800000;
+    const float largest = from_bits((uint32_t)size);
     const __m512 factor = _mm512_set1_ps(is_finite && largest > 0 ? 127 / largest : 0);
     __m512i sum = _mm512_setzero_si512();
     for (int64_t i = 0; i < count; i += 16) {
-        const __m512 part = _mm512_maskz_loadu_ps(first_lanes(count - i), x + i);
-        const __m512i levels = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
+        const __m512i levels = _mm512_cvtps_epi32(_mm512_mul_ps(part(i), factor));
         sum = _mm512_add_epi32(sum, levels);
         _mm_storeu_si128((__m128i*)(bytes + i), _mm512_cvtsepi32_epi8(levels));
     }
@@ -395,6 +441,11 @@ inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes, int32_
 
 inline __m512i four_bytes(const int8_t* bytes) { return _mm512_set1_epi32(load<int32_t>(bytes)); }
 
+// sums += Σ of four products of bytes in each lane. GCC 12 copies every sum if it is an intrinsic.
+inline void add_products(__m512i& sums, __m512i weights, __m512i x) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(x));
+}
+
 struct Int8Block {  // w = scale (byte − 128)
     struct Rows {
         int64_t stride, groups;        // of a row: bytes with zeros up to a whole group, and their groups
@@ -403,66 +454,97 @@ struct Int8Block {  // w = scale (byte − 128)
         std::vector<int32_t> offsets;  // −128 Σ x of each group, which makes its bytes signed
 
         void read(const Operation& op, const Buffers& buffers) {
-            const int64_t count = buffers.call.rows;
-            groups = (op.inputs + GROUP - 1) / GROUP;
-            stride = groups * GROUP;
-            bytes.assign(count * stride, 0);
+            const int64_t count = buffers.rows;
+            groups = (op.inputs + op.group - 1) / op.group;
+            stride = groups * op.group;
+            bytes.resize(count * stride);
             scales.resize(count * groups);
             offsets.resize(count * groups);
-            for (int64_t r = 0; r < count; r++)
+            for (int64_t r = 0; r < count; r++) {
+                std::memset(&bytes[r * stride + op.inputs], 0, stride - op.inputs);
                 for (int64_t g = 0; g < groups; g++) {
-                    const int64_t first = g * GROUP, own = r * groups + g;
+                    const int64_t first = g * op.group, own = r * groups + g;
                     const float* x = buffers.row(op.x, op.inputs, r) + first;
                     int8_t* y = &bytes[r * stride + first];
-                    scales[own] = round_to_bytes(x, std::min(GROUP, op.inputs - first), y, &offsets[own]);
+                    scales[own] = round_to_bytes(x, std::min(op.group, op.inputs - first), y, &offsets[own]);
                     offsets[own] *= -128;
                 }
+            }
         }
     };
 
     static constexpr int BLOCKS_OF_8_ROWS = 1;  // whose sums stay in registers
+    static constexpr int MANY_BLOCKS = 4, MANY_ROWS = 6;
     static int64_t size(int64_t inputs) { return (inputs + 63) / 64 * 1024; }  // bytes of a block: whole tiles
 
+    // dots (N, R) = x W of N blocks, ``bytes`` each, and ``lines`` of them. Of many rows the weights are in the cache, and
+    // those that come next are fetched: a line at ``next`` and the following, ``step`` from each other. Inlined, the sums
+    // would lose their registers.
     template <int N, int R>
-    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
-        const int64_t fours = (op.inputs + 3) / 4, bytes = size(op.inputs);
-        const char* weights = (const char*)op.weight + block * bytes;
-        __m512 sums[N][R];
+    __attribute__((noinline)) static void multiply(const char* weights, int64_t bytes, const int8_t* x, int64_t stride,
+                                                   int64_t lines, __m512i* dots, const char* next, int64_t step) {
+        __m512i sums[N][R];
 #pragma GCC unroll 16
         for (int i = 0; i < N; i++)
 #pragma GCC unroll 16
-            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
-        for (int64_t g = 0; g * GROUP < op.inputs; g++) {
-            __m512i dots[N][R];
+            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_si512();
+        for (int64_t k = 0; k < lines; k++, next += step) {
+            __m512i w[N];
+            if (is_of_many<N, R>) _mm_prefetch(next, _MM_HINT_T1);
 #pragma GCC unroll 16
-            for (int i = 0; i < N; i++)
-#pragma GCC unroll 16
-                for (int j = 0; j < R; j++) dots[i][j] = _mm512_set1_epi32(rows.offsets[(r + j) * rows.groups + g]);
-            for (int64_t k = g * GROUP / 4; k < std::min((g + 1) * GROUP / 4, fours); k++) {
-#pragma GCC unroll 16
-                for (int i = 0; i < N; i++) {
-                    const char* line = weights + i * bytes + k * 64;
-                    _mm_prefetch(line + AHEAD, _MM_HINT_T0);
-                    const __m512i w = _mm512_loadu_si512(line);
-#pragma GCC unroll 16
-                    for (int j = 0; j < R; j++)
-                        dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], w, four_bytes(&rows.bytes[(r + j) * rows.stride + 4 * k]));
-                }
+            for (int i = 0; i < N; i++) {
+                if (!is_of_many<N, R>) _mm_prefetch(weights + i * bytes + k * 64 + AHEAD, _MM_HINT_T0);
+                w[i] = _mm512_loadu_si512(weights + i * bytes + k * 64);
             }
 #pragma GCC unroll 16
             for (int j = 0; j < R; j++) {
-                const __m512 scale = _mm512_set1_ps(rows.scales[(r + j) * rows.groups + g]);
+                const __m512i four = four_bytes(x + j * stride + 4 * k);
 #pragma GCC unroll 16
-                for (int i = 0; i < N; i++)
-                    sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i][j]), scale, sums[i][j]);
+                for (int i = 0; i < N; i++) add_products(sums[i][j], w[i], four);
             }
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < N; i++) {
-            const int64_t n = (block + i) * BLOCK;
-            const __m512 scale = _mm512_maskz_loadu_ps(first_lanes(op.outputs - n), op.scale + n);
+        for (int i = 0; i < N; i++)
 #pragma GCC unroll 16
-            for (int j = 0; j < R; j++) store_block(op, buffers, n, r + j, _mm512_mul_ps(sums[i][j], scale));
+            for (int j = 0; j < R; j++) _mm512_store_si512(dots + i * R + j, sums[i][j]);
+    }
+
+    template <int N, int R> static constexpr bool is_of_many = N * R >= MANY_BLOCKS * MANY_ROWS;
+
+    template <int N, int R>
+    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
+        const int64_t fours = (op.inputs + 3) / 4, bytes = size(op.inputs), step = r / R * fours * 64 < N * bytes ? 64 : 0;
+        const char *weights = (const char*)op.weight + block * bytes, *next = weights + N * bytes + r / R * fours * step;
+        __m512 sums[N][R];
+        __m512i dots[N * R];
+        const auto signed_dot = [&](int i, int j, __m512i offset) {
+            return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_load_si512(dots + i * R + j), offset));
+        };
+        for (int64_t g = 0; g < rows.groups; g++) {
+            const int64_t first = g * op.group / 4, lines = std::min(op.group / 4, fours - first);
+            const int8_t* x = &rows.bytes[r * rows.stride + first * 4];
+            multiply<N, R>(weights + first * 64, bytes, x, rows.stride, lines, dots, next + first * step, step);
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) {
+                const int64_t own = (r + j) * rows.groups + g;
+                const __m512i offset = _mm512_set1_epi32(rows.offsets[own]);
+                const __m512 scale = _mm512_set1_ps(rows.scales[own]);
+#pragma GCC unroll 16
+                for (int i = 0; i < N; i++) {
+                    const __m512 dot = signed_dot(i, j, offset);
+                    sums[i][j] = g ? _mm512_fmadd_ps(dot, scale, sums[i][j]) : _mm512_mul_ps(dot, scale);
+                }
+            }
+        }
+        const int64_t n = block * BLOCK;
+        float* y = buffers.row(op.y, op.outputs, r) + n;
+        const int64_t y_stride = buffers.row(op.y, op.outputs, r + 1) + n - y;
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++) {
+            const __m512 scale = _mm512_maskz_loadu_ps(first_lanes(op.outputs - n - i * BLOCK), op.scale + n + i * BLOCK);
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++)
+                store_block(op, n + i * BLOCK, y + j * y_stride + i * BLOCK, _mm512_mul_ps(sums[i][j], scale));
         }
     }
 };
@@ -477,23 +559,23 @@ struct Int4Block {
         std::vector<int32_t> offsets;  // −8 Σ x of each group
 
         void read(const Operation& op, const Buffers& buffers) {
-            const int64_t count = buffers.call.rows;
+            const int64_t count = buffers.rows;
             groups = op.inputs / STEP;
             stride = op.inputs;
             bytes.resize(count * stride);
             scales.resize(count * groups);
             sums.resize(count * groups);
             offsets.resize(count * groups);
-            const float* x = buffers.row(op.x, op.inputs, 0);
             for (int64_t g = 0; g < count * groups; g++) {
-                scales[g] = round_to_bytes(x + g * STEP, STEP, &bytes[g * STEP], &offsets[g]);
+                const float* x = buffers.row(op.x, op.inputs, g / groups) + g % groups * STEP;
+                scales[g] = round_to_bytes(x, STEP, &bytes[g * STEP], &offsets[g]);
                 sums[g] = scales[g] * offsets[g];  // of what is multiplied
                 offsets[g] *= -8;
             }
         }
     };
 
-    static constexpr int BLOCKS_OF_8_ROWS = 1;
+    static constexpr int BLOCKS_OF_8_ROWS = 1, MANY_BLOCKS = 1, MANY_ROWS = 8;
     static int64_t size(int64_t inputs) { return inputs / STEP * 256; }
 
     // Of each group four lines of bytes: line k has inputs 4 k to 4 k + 3 in the lower halves, those 16 on in the upper.
@@ -579,10 +661,14 @@ struct Float16Line {
 template <class Line> struct FloatBlock {
     struct Rows {
         const float* x;
-        void read(const Operation& op, const Buffers& buffers) { x = buffers.row(op.x, op.inputs, 0); }
+        int64_t stride;
+        void read(const Operation& op, const Buffers& buffers) {
+            x = buffers.row(op.x, op.inputs, 0);
+            stride = buffers.row(op.x, op.inputs, 1) - x;
+        }
     };
 
-    static constexpr int INPUTS = Line::INPUTS, BLOCKS_OF_8_ROWS = 2;
+    static constexpr int INPUTS = Line::INPUTS, BLOCKS_OF_8_ROWS = 2, MANY_BLOCKS = 4, MANY_ROWS = 6;
     static int64_t size(int64_t inputs) { return INPUTS == 1 ? inputs * 64 : (inputs + 31) / 32 * 1024; }  // whole tiles
 
     template <int N, int R>
@@ -605,7 +691,7 @@ template <class Line> struct FloatBlock {
             for (int p = 0; p < count; p++)
 #pragma GCC unroll 16
                 for (int j = 0; j < R; j++) {
-                    const __m512 x = _mm512_set1_ps(rows.x[(r + j) * op.inputs + line * INPUTS + p]);
+                    const __m512 x = _mm512_set1_ps(rows.x[(r + j) * rows.stride + line * INPUTS + p]);
 #pragma GCC unroll 16
                     for (int i = 0; i < N; i++) sums[i][j] = _mm512_fmadd_ps(w[i][p], x, sums[i][j]);
                 }
@@ -619,11 +705,66 @@ template <class Line> struct FloatBlock {
     }
 };
 
+#if defined(__AVX512BF16__)
+struct BFloat16Rows {
+    int64_t stride;
+    std::vector<uint16_t> numbers;  // zeros up to a whole tile
+
+    void read(const Operation& op, const Buffers& buffers) {
+        stride = (op.inputs + 31) / 32 * 32;
+        numbers.assign(buffers.rows * stride, 0);
+        for (int64_t r = 0; r < buffers.rows; r++)
+            for (int64_t i = 0; i < op.inputs; i += 16) {
+                const float* x = buffers.row(op.x, op.inputs, r) + i;
+                const __m512 part = _mm512_maskz_loadu_ps(first_lanes(op.inputs - i), x);
+                _mm256_storeu_si256((__m256i*)&numbers[r * stride + i], (__m256i)_mm512_cvtneps_pbh(part));
+            }
+    }
+};
+
+// As FloatBlock<BFloat16Line>, with rows rounded to bfloat16, of which an instruction multiplies two inputs.
+struct BFloat16Block {
+    typedef BFloat16Rows Rows;
+    static constexpr int BLOCKS_OF_8_ROWS = 2, MANY_BLOCKS = 4, MANY_ROWS = 6;
+    static int64_t size(int64_t inputs) { return (inputs + 31) / 32 * 1024; }
+
+    template <int N, int R>
+    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
+        const int64_t bytes = size(op.inputs), lines = (op.inputs + 1) / 2;
+        const char* weights = (const char*)op.weight + block * bytes;
+        const uint16_t* x = &rows.numbers[r * rows.stride];
+        __m512 sums[N][R];
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
+        for (int64_t line = 0; line < lines; line++) {
+            __m512bh w[N];
+#pragma GCC unroll 16
+            for (int i = 0; i < N; i++) {
+                _mm_prefetch(weights + i * bytes + line * 64 + AHEAD, _MM_HINT_T0);
+                w[i] = (__m512bh)_mm512_loadu_si512(weights + i * bytes + line * 64);
+            }
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) {
+                const __m512bh pair = (__m512bh)_mm512_set1_epi32(load<int32_t>(x + j * rows.stride + 2 * line));
+#pragma GCC unroll 16
+                for (int i = 0; i < N; i++) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], w[i], pair);
+            }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) store_block(op, buffers, (block + i) * BLOCK, r + j, sums[i][j]);
+    }
+};
+#endif
+
 thread_local const Operation* rounded = nullptr;  // of the present call, whose rows this thread has rounded
 
 template <class Format, int N>
 inline void blocks(const Operation& op, const Buffers& buffers, const typename Format::Rows& rows, int64_t block) {
-    const int64_t count = buffers.call.rows;
+    const int64_t count = buffers.rows;
     int64_t r = 0;
     constexpr int of_8 = std::min(N, Format::BLOCKS_OF_8_ROWS), of_4 = std::min(N, 2 * Format::BLOCKS_OF_8_ROWS);
     for (; r + 8 <= count; r += 8)
@@ -632,6 +773,19 @@ inline void blocks(const Operation& op, const Buffers& buffers, const typename F
         for (int i = 0; i < N; i += of_4) Format::template tile<of_4, 4>(op, buffers, rows, block + i, r);
     for (; r + 2 <= count; r += 2) Format::template tile<N, 2>(op, buffers, rows, block, r);
     if (r < count) Format::template tile<N, 1>(op, buffers, rows, block, r);
+}
+
+// Of many rows, N blocks: the largest tiles whose sums stay in registers.
+template <class Format, int N>
+inline void blocks_of_many(const Operation& op, const Buffers& buffers, const typename Format::Rows& rows, int64_t block) {
+    const int64_t count = buffers.rows;
+    int64_t r = 0;
+    for (; r + Format::MANY_ROWS <= count; r += Format::MANY_ROWS)
+        Format::template tile<N, Format::MANY_ROWS>(op, buffers, rows, block, r);
+    for (; r + 4 <= count; r += 4) Format::template tile<N, 4>(op, buffers, rows, block, r);
+    for (; r + 2 <= count; r += 2) Format::template tile<N, 2>(op, buffers, rows, block, r);
+    if (r < count) Format::template tile<N, 1>(op, buffers, rows, block, r);
+    activate_rows(op, buffers, block * BLOCK, N * BLOCK);
 }
 
 // Products in tiles (AMX): 16 lines of weights, of up to four blocks, times up to 32 rows.
@@ -719,27 +873,11 @@ struct Tiles {
     const int32_t* of(int64_t i, int64_t r) const { return r < ROWS ? sums[i][r] : sums[i + 2][r - ROWS]; }
 };
 
-struct BFloat16Rows {
-    int64_t stride;
-    std::vector<uint16_t> numbers;  // zeros up to a whole tile
-
-    void read(const Operation& op, const Buffers& buffers) {
-        stride = (op.inputs + 31) / 32 * 32;
-        numbers.assign(buffers.call.rows * stride, 0);
-        for (int64_t r = 0; r < buffers.call.rows; r++)
-            for (int64_t i = 0; i < op.inputs; i += 16) {
-                const float* x = buffers.row(op.x, op.inputs, r) + i;
-                const __m512 part = _mm512_maskz_loadu_ps(first_lanes(op.inputs - i), x);
-                _mm256_storeu_si256((__m256i*)&numbers[r * stride + i], (__m256i)_mm512_cvtneps_pbh(part));
-            }
-    }
-};
-
 void bfloat16_tiles(const Operation& op, const Buffers& buffers, int64_t block, int64_t end) {
     static thread_local BFloat16Rows rows;
     if (rounded != &op) rows.read(op, buffers);
     rounded = &op;
-    const int64_t count = buffers.call.rows, stride = rows.stride * 2, bytes = rows.stride / 32 * 1024;
+    const int64_t count = buffers.rows, stride = rows.stride * 2, bytes = rows.stride / 32 * 1024;
     for (int64_t r = 0; r < count; r += Tiles::MOST) {
         Tiles tiles(std::min<int64_t>(count - r, Tiles::MOST));
         const char* x = (const char*)&rows.numbers[r * rows.stride];
@@ -754,7 +892,7 @@ void bfloat16_tiles(const Operation& op, const Buffers& buffers, int64_t block, 
 }
 
 void int8_tiles(const Operation& op, const Buffers& buffers, const Int8Block::Rows& rows, int64_t block, int64_t end) {
-    const int64_t count = buffers.call.rows, bytes = Int8Block::size(op.inputs);
+    const int64_t count = buffers.rows, bytes = Int8Block::size(op.inputs);
     for (int64_t r = 0; r < count; r += Tiles::MOST) {
         Tiles tiles(std::min<int64_t>(count - r, Tiles::MOST));
         for (int64_t b = block; b < end; b += tiles.wide) {
@@ -764,9 +902,9 @@ void int8_tiles(const Operation& op, const Buffers& buffers, const Int8Block::Ro
                 return j < Tiles::ROWS ? sums[i][j] : sums[i + 2][j - Tiles::ROWS];
             };
             for (int64_t g = 0; g < rows.groups; g++) {
-                const char *x = (const char*)&rows.bytes[r * rows.stride + g * GROUP];
-                const char* weights = (const char*)op.weight + b * bytes + g * (GROUP / 64 * 1024);
-                const int64_t steps = (std::min(GROUP, op.inputs - g * GROUP) + 63) / 64;
+                const char *x = (const char*)&rows.bytes[r * rows.stride + g * op.group];
+                const char* weights = (const char*)op.weight + b * bytes + g * (op.group / 64 * 1024);
+                const int64_t steps = (std::min(op.group, op.inputs - g * op.group) + 63) / 64;
                 tiles.multiply<true>(x, rows.stride, weights, bytes, blocks, steps);
                 for (int64_t j = 0; j < tiles.count; j++) {
                     const __m512i offset = _mm512_set1_epi32(rows.offsets[(r + j) * rows.groups + g]);
@@ -798,10 +936,25 @@ void interleaved_linear(const Operation& op, const Buffers& buffers, int64_t fir
     const int64_t last = (end + BLOCK - 1) / BLOCK;
 #ifdef HAS_TILES
     if constexpr (std::is_same<Format, Int8Block>::value)
-        if (buffers.call.rows >= TILED && has_tiles()) return int8_tiles(op, buffers, rows, block, last);
+        if (buffers.rows >= TILED && has_tiles()) {
+            int8_tiles(op, buffers, rows, block, last);
+            return activate_rows(op, buffers, first, end - first);
+        }
 #endif
-    for (; block + BLOCKS <= last; block += BLOCKS) blocks<Format, BLOCKS>(op, buffers, rows, block);
-    for (; block < last; block++) blocks<Format, 1>(op, buffers, rows, block);
+    if (buffers.rows >= MANY) {
+        constexpr int wide = Format::MANY_BLOCKS;
+        for (; block + wide <= last; block += wide) blocks_of_many<Format, wide>(op, buffers, rows, block);
+        for (; block < last; block++) blocks_of_many<Format, 1>(op, buffers, rows, block);
+        return;
+    }
+    for (; block + BLOCKS <= last; block += BLOCKS) {
+        blocks<Format, BLOCKS>(op, buffers, rows, block);
+        activate_rows(op, buffers, block * BLOCK, BLOCKS * BLOCK);
+    }
+    for (; block < last; block++) {
+        blocks<Format, 1>(op, buffers, rows, block);
+        activate_rows(op, buffers, block * BLOCK, BLOCK);
+    }
 }
 
 #endif
@@ -810,6 +963,7 @@ template <class Format> void linear(const Operation& op, const Buffers& buffers,
     int64_t n = first;
     for (; n + OUTPUTS <= end; n += OUTPUTS) outputs<Format, OUTPUTS>(op, buffers, n);
     for (; n < end; n++) outputs<Format, 1>(op, buffers, n);
+    activate_rows(op, buffers, first, end - first);
 }
 
 #ifdef IS_INTERLEAVED
@@ -829,6 +983,13 @@ void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk
 #ifdef HAS_TILES
             if (has_tiles()) {
                 bfloat16_tiles(op, buffers, first / BLOCK, (end + BLOCK - 1) / BLOCK);
+                activate_rows(op, buffers, first, end - first);
+                break;
+            }
+#endif
+#if defined(__AVX512BF16__)
+            if (buffers.call.sequences) {
+                interleaved_linear<BFloat16Block>(op, buffers, first, end);
                 break;
             }
 #endif
@@ -845,9 +1006,6 @@ void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk
         case INT4: linear<Int4>(op, buffers, first, end); break;
 #endif
     }
-    if (op.activation != NONE)
-        for (int64_t r = 0; r < buffers.call.rows; r++)
-            activate(buffers.row(op.y, op.outputs, r) + first, end - first, op.activation);
 }
 
 // ------------------------------------------------------------------------------------------------------ norms
@@ -964,10 +1122,11 @@ template <class Cache>
 void append(const Operation& op, const Buffers& buffers, const KeyValues& keys, int64_t unit) {
     typedef typename Cache::Number Number;
     const int64_t size = op.head_size, r = unit / op.kv_heads, g = unit % op.kv_heads;
+    const int64_t row = buffers.first + r;
     float *k = buffers.row(op.x, op.inputs, r) + (op.heads + g) * size, *v = k + op.kv_heads * size;
-    normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, buffers.call, r);
-    const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1 + buffers.call.step;
-    const int64_t place = (keys.rows ? keys.rows[r] : r) * keys.row_stride + g * keys.head_stride + column * size;
+    normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, buffers.call, row);
+    const int64_t column = keys.slots ? keys.slots[row] : keys.columns - 1 + buffers.call.step;
+    const int64_t place = (keys.rows ? keys.rows[row] : row) * keys.row_stride + g * keys.head_stride + column * size;
     for (int64_t i = 0; i < size; i++) {
         ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
         ((Number*)keys.value)[place + i] = Cache::stored(v[i]);
@@ -1061,31 +1220,10 @@ int64_t chunks_of(const Operation& op, const Call& call) {
     }
 }
 
-void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunks, int thread) {
-    const Buffers buffers{call};
-    switch (op.kind) {
-        case LINEAR: linear_of_format(op, buffers, chunk, chunks); return;
-        case APPEND:
-            if (call.bfloat16_cache)
-                append<BFloat16Cache>(op, buffers, call.keys[2 * op.layer], chunk);
-            else
-                append<FloatCache>(op, buffers, call.keys[2 * op.layer], chunk);
-            return;
-        case SELF_ATTENTION:
-        case CROSS_ATTENTION: {
-            const bool is_self = op.kind == SELF_ATTENTION;
-            const KeyValues& keys = call.keys[2 * op.layer + !is_self];
-            if (call.bfloat16_cache)
-                attention<BFloat16Cache>(op, buffers, keys, is_self, chunk, thread);
-            else
-                attention<FloatCache>(op, buffers, keys, is_self, chunk, thread);
-            return;
-        }
-    }
-    if (op.kind == EMBED) return embed(op, buffers, chunk);
-    if (op.kind == CHOOSE) return choose(op, buffers, chunk);
-    const float* x = buffers.row(op.x, op.inputs, chunk);
-    float* y = buffers.row(op.y, op.inputs, chunk);
+// An operation that computes each row by itself, of row r.
+void compute_row(const Operation& op, const Buffers& buffers, int64_t r) {
+    const float* x = buffers.row(op.x, op.inputs, r);
+    float* y = buffers.row(op.y, op.inputs, r);
     switch (op.kind) {
         case LAYER_NORM: layer_norm(x, y, op.inputs, (const float*)op.weight, op.bias, (float)op.epsilon); break;
         case RMS_NORM: rms_norm(x, y, op.inputs, (const float*)op.weight, (float)op.epsilon); break;
@@ -1098,11 +1236,56 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
     }
 }
 
+void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunks, int thread) {
+    const Buffers buffers{call, call.rows, 0, nullptr, 0};
+    switch (op.kind) {
+        case LINEAR: linear_of_format(op, buffers, chunk, chunks); return;
+        case APPEND:
+            if (call.bfloat16_keys)
+                append<BFloat16Cache>(op, buffers, call.keys[2 * op.layer], chunk);
+            else
+                append<FloatCache>(op, buffers, call.keys[2 * op.layer], chunk);
+            return;
+        case SELF_ATTENTION:
+        case CROSS_ATTENTION: {
+            const bool is_self = op.kind == SELF_ATTENTION;
+            const KeyValues& keys = call.keys[2 * op.layer + !is_self];
+            if (call.bfloat16_keys)
+                attention<BFloat16Cache>(op, buffers, keys, is_self, chunk, thread);
+            else
+                attention<FloatCache>(op, buffers, keys, is_self, chunk, thread);
+            return;
+        }
+    }
+    if (op.kind == EMBED) return embed(op, buffers, chunk);
+    if (op.kind == CHOOSE) return choose(op, buffers, chunk);
+    compute_row(op, buffers, chunk);
+}
+
+// Each thread takes chunks until none is left, and waits only for chunks that another one has taken: on a busy machine a
+// thread that does not run holds nobody up.
+template <class Function> inline void share(Progress& progress, int64_t chunks, const Function& compute_chunk) {
+    for (;;) {
+        const int64_t chunk = progress.taken.fetch_add(1, std::memory_order_relaxed);
+        if (chunk >= chunks) break;
+        compute_chunk(chunk);
+        progress.done.fetch_add(1, std::memory_order_release);
+    }
+    for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
+        if (spins > SPINS) sched_yield();
+}
+
+#ifdef IS_INTERLEAVED
+#include "whole_sequences.h"
+#endif
+
 }  // namespace
 
-// Returns 1 if weights must be interleaved.
+// Returns 1 if weights must be interleaved, 2 if there are also tiles (AMX), else 0.
 extern "C" int64_t interleaved() {
-#ifdef IS_INTERLEAVED
+#if defined(HAS_TILES)
+    return 1 + has_tiles();
+#elif defined(IS_INTERLEAVED)
     return 1;
 #else
     return 0;
@@ -1143,9 +1326,8 @@ extern "C" uint64_t checksum(const char* memory, int64_t bytes, int64_t threads)
     return total * 31 + rest;
 }
 
-// Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
-// on a busy machine a thread that does not run holds nobody up. Of several steps each reads what the one before has
-// chosen, until all rows have ended; returns the number of steps.
+// Computes the operations one after another. Of several steps each reads what the one before has chosen, until all rows
+// have ended; returns the number of steps.
 extern "C" int64_t run(const Operation* operations, int64_t count, const Call* call, int64_t steps) {
 #pragma omp parallel num_threads(call->threads)
     {
@@ -1156,16 +1338,10 @@ extern "C" int64_t run(const Operation* operations, int64_t count, const Call* c
             rounded = nullptr;
 #endif
             for (int64_t i = 0; i < count; i++) {
-                Progress& progress = call->progress[own.step * count + i];
                 const int64_t chunks = chunks_of(operations[i], own);
-                for (;;) {
-                    const int64_t chunk = progress.taken.fetch_add(1, std::memory_order_relaxed);
-                    if (chunk >= chunks) break;
+                share(call->progress[own.step * count + i], chunks, [&](int64_t chunk) {
                     compute(operations[i], own, chunk, chunks, thread);
-                    progress.done.fetch_add(1, std::memory_order_release);
-                }
-                for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
-                    if (spins > SPINS) sched_yield();
+                });
             }
             const uint8_t* ended = own.has_ended + (own.step + 1) * own.rows;
             if (own.end_count && std::all_of(ended, ended + own.rows, [](uint8_t each) { return each; })) break;
@@ -1175,4 +1351,12 @@ extern "C" int64_t run(const Operation* operations, int64_t count, const Call* c
     int64_t done = 0;
     while (done < steps && call->progress[(done + 1) * count - 1].done.load() > 0) done++;
     return done;
+}
+
+// Computes the operations for whole sequences, whose rows ``call.starts`` tells; see whole_sequences.h.
+extern "C" void run_sequences(const Operation* operations, int64_t count, const Call* call) {
+#ifdef IS_INTERLEAVED
+#pragma omp parallel num_threads(call->threads)
+    compute_sequences(operations, count, *call);
+#endif
 }

@@ -37,6 +37,7 @@ from heedful.kernels.few_rows_build import (
     build_in_own_process,
     compiler,
     packaged,
+    source_text,
     version,
 )
 from heedful.kernels.prepacked_linear import (
@@ -50,12 +51,15 @@ from heedful.kernels.prepacked_linear import (
 )
 from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
+GROUP = 256  # inputs of an int8 row of decoding with one scale
+TILE_INPUTS, MOST_SUMMED = 64, 2**15  # inputs of int8 in a tile; products of bytes that 32 bits can hold for sure
 BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
+ROWS_APART = 64  # rows from which threads divide rows among them, not outputs
 PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
 LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD, EMBED, CHOOSE = range(10)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
-WITHOUT = "decode without them: --no-compiled-decoding, or compiled_decoding=False"
+WITHOUT = "do without them: --no-compiled-decoding, or compiled_decoding=False"
 UNLIMITED = sys.maxsize
 _one_order = Lock()
 MANY = "map_for_many_rows"  # attribute of a ``CompiledLinear``
@@ -65,9 +69,10 @@ MOST_ROWS = {
     torch.float32: (64, 12),
     torch.bfloat16: (128, 6),
     torch.float16: (64, 16),
-    torch.int8: (128, 12),
+    torch.int8: (UNLIMITED, 12),
     torch.uint8: (UNLIMITED, 32),  # PyTorch's kernel takes three times as long
 }
+INT8_IN_TILES = 128
 FORMATS = tuple(MOST_ROWS)  # uint8: two int4 weights
 
 
@@ -76,7 +81,7 @@ class Operation(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("kind", "x", "y")),
-        *((name, c_int64) for name in ("inputs", "outputs", "format", "activation", "layer", "accumulate")),
+        *((name, c_int64) for name in ("inputs", "outputs", "format", "activation", "layer", "accumulate", "group")),
         *((name, c_void_p) for name in ("weight", "groups", "scale", "bias", "query_norm", "key_norm")),
         *((name, c_int64) for name in ("heads", "kv_heads", "head_size")),
         *((name, c_double) for name in ("factor", "epsilon", "key_epsilon")),
@@ -100,7 +105,7 @@ class Call(Structure):
     """Call of a program; its fields are those of the source."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("rows", "threads", "bfloat16_cache")),
+        *((name, c_int64) for name in ("rows", "threads", "bfloat16_keys")),
         *((name, c_void_p) for name in ("scratch", "scores")),
         ("max_keys", c_int64),
         *((name, c_void_p) for name in ("cosine", "sine")),
@@ -111,6 +116,10 @@ class Call(Structure):
         *((name, c_void_p) for name in ("tokens", "log_p", "positions", "ends")),
         *((name, c_int64) for name in ("end_count", "without_end")),
         ("has_ended", c_void_p),
+        *((name, c_int64) for name in ("width", "bfloat16_attention", "causal", "sequences", "shared")),
+        ("starts", c_void_p),
+        ("last_layer", c_int64),
+        *((name, c_void_p) for name in ("selected", "selected_starts")),
     )
 
 
@@ -145,6 +154,11 @@ def weights_of(linear_class: type[PrepackedLinear], numbers: Sequence[Tensor]) -
 def is_interleaved() -> bool:
     """Returns True if the compiled kernels read interleaved weights, as on processors with AVX512-VNNI."""
     return bool(library().interleaved())
+
+
+def has_tiles() -> bool:
+    """Returns True if the compiled kernels multiply in tiles (AMX)."""
+    return bool(library().interleaved() == 2)
 
 
 def checksum(tensor: Tensor) -> int:
@@ -224,6 +238,7 @@ def _library() -> Any:
     except OSError as error:
         raise HeedfulError(_unstored(error)) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p, c_int64), c_int64
+    loaded.run_sequences.argtypes, loaded.run_sequences.restype = (c_void_p, c_int64, c_void_p), None
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
     loaded.checksum.argtypes, loaded.checksum.restype = (c_void_p, c_int64, c_int64), c_uint64
     loaded.interleave.restype = None
@@ -242,7 +257,7 @@ def _command() -> tuple[str, ...]:
 def _file(command: tuple[str, ...]) -> Path:
     """Returns the place of the library in the user's cache folder, which is made."""
     try:
-        key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, version(command, TIMEOUT), _processor()))
+        key = "\n".join((source_text(SOURCE), *FLAGS, *command, version(command, TIMEOUT), _processor()))
         folder = cache_folder() / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()
@@ -311,6 +326,13 @@ def run(operations: Any, call: Call, steps: int = 1) -> int:
     return done
 
 
+def run_sequences(operations: Any, call: Call) -> None:
+    """Computes ``operations``, an array of ``Operation``, for whole sequences."""
+    progress = torch.zeros(len(operations) * PROGRESS, dtype=torch.int64, device="cpu")
+    call.progress = progress.data_ptr()
+    library().run_sequences(operations, len(operations), byref(call))
+
+
 # --------------------------------------------------------------------------------------------------------- linear map
 
 
@@ -319,8 +341,8 @@ class CompiledLinear(PrepackedLinear):
 
     The weights of each kernel are made when it is first needed, rounded to the same numbers; if the compiled kernel
     takes any number of rows, they are in memory once. ``x`` is rounded only on processors that multiply small numbers:
-    with AVX512-VNNI, for int8 and int4, groups of 256 and of 32 inputs to 8 bits, each with its own scale; with AMX,
-    for bfloat16, to bfloat16.
+    with AVX512-VNNI, for int8 and int4, groups of ``group`` and of 32 inputs to 8 bits, each with its own scale; with
+    AMX, for bfloat16, to bfloat16.
 
     Args:
         linear_class: class of the map for many rows.
@@ -328,6 +350,7 @@ class CompiledLinear(PrepackedLinear):
         bias: (out,), or None.
         activation: applied to each output; None is the identity.
         waits: True if the library is not there yet: until ``use`` the other map takes all rows.
+        group: number of inputs of int8 that are rounded with one scale, a multiple of 64; None: all.
 
     Attributes:
         weights: of the compiled kernel; None before ``use``.
@@ -342,6 +365,7 @@ class CompiledLinear(PrepackedLinear):
         activation: Activation | None = None,
         *,
         waits: bool = False,
+        group: int | None = GROUP,
     ) -> None:
         linear_class.check(weight)
         activation_name(activation)  # raises for one without a kernel
@@ -349,6 +373,8 @@ class CompiledLinear(PrepackedLinear):
         self.linear_class, self.dtype = linear_class, weight.dtype
         self.bias = None if bias is None else bias.detach().float().clone()
         self.weights: Weights | None = None
+        whole = min(-(-weight.size(1) // TILE_INPUTS) * TILE_INPUTS, MOST_SUMMED)
+        self.group = whole if group is None else group
         self.most_rows = 0
         if not waits:
             self.use(self.prepared())
@@ -364,8 +390,7 @@ class CompiledLinear(PrepackedLinear):
     def use(self, weights: Weights) -> None:
         """Uses the compiled kernel from now on; ``weights`` are ``prepared``."""
         self.weights = weights
-        most_interleaved, most_in_rows = MOST_ROWS[weights.values.dtype]
-        self.most_rows = most_interleaved if is_interleaved() else most_in_rows
+        self.most_rows = most_rows(weights.values.dtype)
         if self.most_rows == UNLIMITED:
             vars(self).pop(MANY, None)
         if MANY in vars(self) or self.most_rows == UNLIMITED:
@@ -398,7 +423,8 @@ class CompiledLinear(PrepackedLinear):
         if self.many_rows is not None:
             return self.many_rows.weight
         assert self.weights is not None
-        return interleaved_int4(self.weights, self.out_features)
+        unpack = interleaved_int4 if self.linear_class is Int4Linear else interleaved_int8
+        return unpack(self.weights, self.out_features)[:, : self.in_features]
 
     def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
         """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""
@@ -414,6 +440,7 @@ class CompiledLinear(PrepackedLinear):
             format=FORMATS.index(values.dtype),
             activation=ACTIVATIONS.index(activation_name(self.activation)),
             accumulate=accumulate,
+            group=self.group,
             weight=values.data_ptr(),
             scale=pointer(scales),
             groups=pointer(groups),
@@ -425,11 +452,33 @@ class CompiledLinear(PrepackedLinear):
         count = len(rows)
         if not 0 < count <= self.most_rows and self.many_rows is not None:
             return self.many_rows.product(rows)
-        scratch = torch.empty(count * (self.in_features + self.out_features), dtype=torch.float32, device="cpu")
+        width = self.in_features + self.out_features
+        scratch = torch.empty(count * width, dtype=torch.float32, device="cpu")
         scratch[: count * self.in_features].view_as(rows).copy_(rows)
-        call = Call(rows=count, threads=torch.get_num_threads(), scratch=scratch.data_ptr())
-        run((Operation * 1)(self.operation()), call)
+        call = Call(rows=count, threads=torch.get_num_threads(), scratch=scratch.data_ptr(), shared=width)
+        if count < ROWS_APART or not is_interleaved():
+            run((Operation * 1)(self.operation()), call)
+        else:
+            run_sequences((Operation * 1)(self.operation()), call)  # threads take rows, not outputs
         return scratch[count * self.in_features :].view(count, self.out_features).to(rows.dtype)
+
+
+def most_rows(dtype: torch.dtype) -> int:
+    """Returns the number of rows up to which the compiled kernel of weights of this dtype is the fastest."""
+    if not is_interleaved():
+        return MOST_ROWS[dtype][1]
+    if dtype is torch.int8 and has_tiles():
+        return INT8_IN_TILES  # a scale for each group of inputs costs more than the tiles save
+    return MOST_ROWS[dtype][0]
+
+
+def interleaved_int8(weights: Weights, outputs: int) -> Tensor:
+    """Returns W (out, in) in float32 of int8 weights, interleaved or in rows."""
+    values = weights.values
+    assert weights.scales is not None
+    if is_interleaved():
+        values = values.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] ^ -128
+    return values.float() * weights.scales[:, None]
 
 
 def interleaved_int4(weights: Weights, outputs: int) -> Tensor:
@@ -449,6 +498,8 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def compiled_linear_factory(linear_class: type[PrepackedLinear], waits: bool) -> Callable[..., nn.Module]:
+def compiled_linear_factory(
+    linear_class: type[PrepackedLinear], waits: bool, group: int | None = GROUP
+) -> Callable[..., nn.Module]:
     """Returns a function that makes a ``CompiledLinear`` with ``linear_class`` for many rows."""
-    return partial(CompiledLinear, linear_class, waits=waits)
+    return partial(CompiledLinear, linear_class, waits=waits, group=group)

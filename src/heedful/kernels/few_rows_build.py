@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
+PARTS = (SOURCE.with_name("whole_sequences.h"),)  # that the source includes
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 TIMEOUT = 300  # seconds for the compiler, which needs about 3
 DIGEST = 32  # bytes at the end of a compiled library
@@ -34,12 +35,14 @@ class Processor(NamedTuple):
 _V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
 _V3 = _V2 | frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _VNNI = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"])
-_AMX = _VNNI | frozenset(["avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"])
+_BF16 = _VNNI | frozenset(["avx512_bf16"])
+_AMX = _BF16 | frozenset(["amx_tile", "amx_int8", "amx_bf16"])
 _TILES = ("-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 # by machine, the fastest first: for which processors a wheel has the library
 PROCESSORS = {
     "x86_64": (
         Processor("amx", ("-march=x86-64-v4", "-mavx512vnni", *_TILES), _AMX),
+        Processor("bf16", ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"), _BF16),
         Processor("vnni", ("-march=x86-64-v4", "-mavx512vnni"), _VNNI),
         Processor("v3", ("-march=x86-64-v3",), _V3),
         Processor("v2", ("-march=x86-64-v2",), _V2),
@@ -57,20 +60,30 @@ def flags_of(processor: Processor) -> tuple[str, ...]:
     return (*(flag for flag in FLAGS if flag != "-march=native"), *processor.flags, "-fno-sized-deallocation", "-g0")
 
 
+def source_text(source: Path = SOURCE) -> str:
+    """Returns a source with its parts, by which its library is named."""
+    return "".join(file.read_text(encoding="utf-8") for file in (source, *PARTS))
+
+
 def file_name(machine: str, processor: Processor) -> str:
     """Returns the name of a processor's library, which changes with the source."""
-    key = SOURCE.read_bytes() + "\n".join(flags_of(processor)).encode()
+    key = source_text().encode() + "\n".join(flags_of(processor)).encode()
     return f"few_rows-{machine}-{processor.name}-{hashlib.sha256(key).hexdigest()[:12]}.so"
+
+
+def features(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """Returns the words of ``/proc/cpuinfo``, among them what the processor has; none if it cannot be read."""
+    try:
+        return set(cpuinfo.read_text(encoding="utf-8").split())
+    except OSError:
+        return set()
 
 
 def packaged(folder: Path = SOURCE.parent, cpuinfo: Path = Path("/proc/cpuinfo")) -> Path | None:
     """Returns the library that came in the wheel for the processor at hand; None if there is none."""
     if platform.system() != "Linux":
         return None
-    try:
-        words = set(cpuinfo.read_text(encoding="utf-8").split())
-    except OSError:
-        return None
+    words = features(cpuinfo)
     machine = platform.machine()
     fitting = (each for each in PROCESSORS.get(machine, ()) if each.needs <= words)
     return next((file for each in fitting if (file := folder / file_name(machine, each)).is_file()), None)

@@ -114,7 +114,7 @@ class GreedySteps:
         call = Call(
             rows=rows,
             threads=threads,
-            bfloat16_cache=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
+            bfloat16_keys=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
             scratch=scratch.data_ptr(),
             scores=scores.data_ptr(),
             max_keys=past + count,
