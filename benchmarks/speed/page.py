@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.speed import report, results
@@ -19,7 +20,7 @@ from heedful.views.figures import bars
 ANSWERING, TRAINING = "answering", "training"
 # what each program computes with if nothing is asked for: OpenVINO rounds to bfloat16 where the processor has it
 UNASKED = {"openvino": "bfloat16"}
-QUOTED = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(\n<!-- speed end -->)", re.DOTALL)
+QUOTED = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(<!-- speed end -->)", re.DOTALL)
 
 
 def add(told: Mapping[str, Any], file: Path) -> list[Path]:
@@ -53,7 +54,7 @@ def texts(file: Path) -> dict[Path, str]:
         if path != file and path.exists():
             text = path.read_text(encoding="utf-8")
             if QUOTED.search(text):
-                found[path] = QUOTED.sub(lambda match: f"{match[1]}{quoted(told, match[2])}{match[3]}", text)
+                found[path] = QUOTED.sub(lambda match: f"{match[1]}{quoted(told, match[2])}\n{match[3]}", text)
     return found
 
 
@@ -69,12 +70,12 @@ def quoted(told: Mapping[str, Any], what: str) -> str:
 def sentence(told: Mapping[str, Any]) -> str:
     """In how many works and precisions ours is the fastest, and by how much."""
     drawn = compared(told["works"])
-    ahead = sorted(ratio for ratio in drawn.values() if ratio >= 1)
-    middle = sorted(drawn.values())[len(drawn) // 2]
+    ahead = [ratio for ratio in drawn.values() if ratio >= 1]
+    middle, least, most = median(drawn.values()), min(drawn.values()), max(drawn.values())
+    threads = " or ".join(dict.fromkeys(str(run["settings"]["threads"]) for run in told["runs"]))
     return (
-        f"On two CPU threads Heedful is the fastest program in {len(ahead)} of {len(drawn)} comparisons of the same "
-        f"weights and precision, {middle:.2g} times as fast as the next in the middle, {max(drawn.values()):.2g} at most "
-        f"and {min(drawn.values()):.2g} at least."
+        f"On {threads} CPU threads Heedful is the fastest in {len(ahead)} of {len(drawn)} comparisons of equal weights "
+        f"and precision: {middle:.2f} × as fast as the next in the median, {least:.2f} to {most:.2f} ×."
     )
 
 
@@ -138,16 +139,16 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
         yield f"![Speed of Heedful relative to the fastest other program of each work]({picture})"
     yield (
         "Heedful and other programs compute the same work with the same weights and threads, in turns in one "
-        "run. *Ours is* is the speed of Heedful relative to a program; above 1, Heedful is faster. One command measures "
-        "all of it, and writes this page from `" + file.with_suffix(".json").name + "`:"
+        "run. *Ours is* is the speed of Heedful relative to a program; above 1, Heedful is faster. One command "
+        f"measures all of it, and writes this page from `{file.with_suffix('.json').name}`:"
     )
     yield f"    {command(told, file)}"
     answering = [work for work in told["works"] if action(work["work"]["row"]) != TRAINING]
     if answering:
         yield "## Without a flag"
         yield (
-            "Float32 weights, loaded and run without an option, as `heedful.pipeline` and `heedful predict` do; OpenVINO "
-            "then computes in bfloat16."
+            "Float32 weights, loaded and run without an option, as `heedful.pipeline` and `heedful predict` do; "
+            "OpenVINO then computes in bfloat16."
         )
         yield pairs(answering, is_unasked)
         yield "## The fastest of each"
@@ -155,8 +156,8 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
         yield pairs(answering, lambda one: one["agrees"] is not None)
         yield (
             "In the tables below, *of the bound* is the shortest time in which this machine can read and compute what "
-            "the work needs, divided by the measured time. *Ours is* compares with Heedful in the same precision; beside "
-            "Heedful itself, with its own float32."
+            "the work needs, divided by the measured time. *Ours is* compares with Heedful in the same precision; "
+            "beside Heedful itself, with its own float32."
         )
     for row, works in report.rows(told["works"]).items():
         yield f"## {title(row)}"
@@ -234,8 +235,8 @@ def of_run(run: Mapping[str, Any], works: Sequence[Mapping[str, Any]]) -> Iterat
     commit = f" (commit {machine['commit']})" if machine.get("commit") else ""
     yield (
         f"{run['date']}{commit}, {', '.join(report.rows(works))}: {processor(run)}, {machine['cores']} cores, "
-        f"{machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}, device {settings['device']}; rounds: "
-        f"{settings['rounds']}.{waiting} {versions}."
+        f"{machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}, device {settings['device']}; "
+        f"rounds: {settings['rounds']}.{waiting} {versions}."
     )
     rows = [
         f"| {name} | {each['median']:.1f} | {each['best']:.1f} | {report.unit(name)} |"

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn

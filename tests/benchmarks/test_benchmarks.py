@@ -274,11 +274,11 @@ def test_pages_quote_the_figures_and_are_written_again(tmp_path: Path) -> None:
     docs, work = tmp_path / "docs", works.works("generation", short=False)[0]
     docs.mkdir()
     (tmp_path / "README.md").write_text("A\n<!-- speed: summary -->\nold\n<!-- speed end -->\nB\n")
-    (docs / "other.md").write_text("<!-- speed: generation: ours, transformers -->\n\n<!-- speed end -->\n")
+    (docs / "other.md").write_text("<!-- speed: generation: ours, transformers -->\n<!-- speed end -->\n")
     (docs / "none.md").write_text("nothing\n")
     page.add(one_result(work, 2.0, 5.0), docs / "benchmarks.md")
     assert "in 1 of 1 comparisons" in (tmp_path / "README.md").read_text()
-    assert (tmp_path / "README.md").read_text().startswith("A\n<!-- speed: summary -->\nOn two CPU threads")
+    assert (tmp_path / "README.md").read_text().startswith("A\n<!-- speed: summary -->\nOn 2 CPU threads")
     assert (
         "| GPT-2, batch 1, float32, ms a token | 2.00 (2.50 ×) | 5.00 |\n\n2026-01-01, P, 2 threads.\n<!-- speed end"
         in (docs / "other.md").read_text()
@@ -292,7 +292,7 @@ def test_pages_quote_the_figures_and_are_written_again(tmp_path: Path) -> None:
 
 
 def test_the_pages_say_what_the_json_says() -> None:
-    """docs/benchmarks.md, its picture and every figure that another page quotes; `make docs` builds them as they are."""
+    """docs/benchmarks.md, its picture, and every figure that another page quotes."""
     from benchmarks.speed import page
 
     found = page.texts(ROOT / "docs" / "benchmarks.md")

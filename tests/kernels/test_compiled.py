@@ -734,10 +734,15 @@ def no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
 
 
+FUNCTIONS = (
+    "void run() {} void run_sequences() {} long interleaved() { return 0; } void interleave() {} void checksum() {}"
+)
+
+
 @pytest.fixture
 def quick_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_library: None) -> None:
     """A library of the same functions, without their bodies, which compiles in a tenth of the time."""
-    source = 'extern "C" { void run() {} void run_sequences() {} long interleaved() { return 0; } void interleave() {} void checksum() {} }\n'
+    source = f'extern "C" {{ {FUNCTIONS} }}\n'
     (tmp_path / "quick.cpp").write_text(source + f"char large[{2**14}] = {{1}};\n")
     monkeypatch.setattr(few_rows, "SOURCE", tmp_path / "quick.cpp")
     monkeypatch.setattr(few_rows, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))
@@ -762,7 +767,7 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
 
 PLANTED = """#include <cstdio>
 __attribute__((constructor)) void planted() { FILE* file = fopen("%s", "w"); if (file) fclose(file); }
-extern "C" { void run() {} void run_sequences() {} long interleaved() { return 0; } void interleave() {} void checksum() {} }
+extern "C" { %s }
 """
 
 
@@ -788,7 +793,7 @@ def test_no_library_of_another_user_is_loaded(
         few_rows.library()
     (file,) = open_folder.rglob("*.so")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)]
-    (open_folder / "planted.cpp").write_text(PLANTED % (open_folder / "started"))
+    (open_folder / "planted.cpp").write_text(PLANTED % (open_folder / "started", FUNCTIONS))
     command = ["g++", "-shared", "-fPIC", str(open_folder / "planted.cpp"), "-o", str(open_folder / "planted.so")]
     subprocess.run(command, check=True)
     content = (open_folder / "planted.so").read_bytes()

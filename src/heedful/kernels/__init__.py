@@ -5,7 +5,8 @@
     onednn_linear       linear maps through oneDNN                   unpadded     layouts without padding
     allocator           keeps freed memory in the process            varlen       attention on a GPU
     prepacked_linear    prepacked and quantised linear maps          fused_projections  one product for q, k and v
-    compiled_step       a decoding step in one call of C++           greedy_steps  several, with the choice of tokens
+    compiled_step       a decoding step, or whole sequences, in one call of C++
+    greedy_steps        several steps in a call, with the choice of tokens
     few_rows            that C++ code, its weights and its library   few_rows_build  compiles it
 
 A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear``, ...) and can be removed. A new kernel

@@ -74,8 +74,8 @@ HEAD_SIZES = 32  # whole sequences need a multiple
 def compiled_layout(stack: Stack, batch: StackInput) -> Tensor:
     """Runs a decoding step of at most ``most_rows`` rows in one call of compiled code.
 
-    On processors with AVX512-VNNI whole sequences run in one call, too: the inputs of an encoder, without padding, and
-    prompts of one length.
+    On processors with AVX512-VNNI whole sequences run in one call, too, without padding: the inputs of an encoder, and
+    prompts.
 
     Falls back to ``unpadded_inference``, with the same result, for other prompts and more rows, with gradients enabled,
     while a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or
@@ -368,20 +368,18 @@ class CompiledStep:
         return stream.view(rows, 1, self.dim).to(x.dtype)
 
     def fits_sequences(self, batch: StackInput) -> bool:
-        """Returns True if the program can compute whole sequences: those of an encoder with no other mask than one of
-        padding, or the first tokens of a cache, of one length.
+        """Returns True if the program can compute whole sequences, those of an encoder or the first tokens of a cache,
+        and ``batch`` has no memory and no other mask than one of padding.
         """
         mask, cache = batch.mask, batch.cache
         if not self.reads_sequences or batch.memory is not None or batch.text_starts is not None:
             return False
+        if mask is not None and (mask.ndim == 3 or (mask.dtype is not torch.bool and bool((mask > 1).any()))):
+            return False
         if cache is None:
-            is_of_padding = mask is None or mask.dtype is torch.bool or not bool((mask > 1).any())
-            return not self.is_causal and is_of_padding and (mask is None or mask.ndim == 2)
+            return not self.is_causal
         is_empty = type(cache) is Cache and not cache.length and all(type(own) in GROWING for own, _ in cache.pairs)
-        is_long = batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
-        return (
-            self.is_causal and is_empty and is_long and (mask is None or (mask.ndim == 2 and bool((mask == 1).all())))
-        )
+        return self.is_causal and is_empty and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
 
     def encoded(self, stack: Stack, batch: StackInput) -> Tensor:
         """Returns the final hidden states (B, T, D) of whole sequences: zeros at padding, and at tokens not read."""
@@ -398,26 +396,34 @@ class CompiledStep:
 
     def prompted(self, stack: Stack, batch: StackInput) -> Tensor:
         """Returns the final hidden states (B, T, D) of prompts, whose keys and values join the empty cache: zeros at
-        tokens not read.
+        padding, and at tokens not read.
         """
         cache: Any = batch.cache
         count, length, _ = batch.x.shape
-        positions = cache.extend(batch.x, None)
+        positions = cache.extend(batch.x, batch.mask)
         x, _ = stack_embedding(stack, batch, positions)
-        tokens = tokens_needed(stack, batch)
-        grid = torch.arange(count * length, device="cpu").view(count, length)
-        selected = None if tokens == ALL_TOKENS else grid[:, tokens].flatten()
+        real = real_tokens(x, batch.mask).bool()
+        rows, columns = real.nonzero(as_tuple=True)  # of the tokens without padding, in the cache
+        lengths = real.sum(1).tolist()
         keys = (KeyValues * (2 * self.depth))()
-        columns, rows = (part.expand(count, length).contiguous() for part in (grid[:1], grid[:, :1] // length))
         for layer, ((own, _), heads) in enumerate(zip(cache.layers(self.depth), self.kv_heads, strict=True)):
             like = x.new_empty(()).expand(count, heads[0], length, self.size)
-            self.set_addresses(keys[2 * layer], own.begin((like, like)), 0)
+            buffers = own.begin((like, like))
+            if len(rows) < count * length:
+                for buffer in buffers:
+                    buffer[:, :, :length] = 0  # at padding
+            self.set_addresses(keys[2 * layer], buffers, 0)
             keys[2 * layer].slots, keys[2 * layer].rows = columns.data_ptr(), rows.data_ptr()
-        rotation = stack.encoding(positions.queries.expand(count, length).reshape(1, -1), positions.keys[:, :0])
-        y = self.sequences(x.flatten(0, 1), [length] * count, tokens, selected, rotation, keys).to(x.dtype)
-        if selected is None:
-            return y.view_as(x)
-        return torch.zeros_like(x).flatten(0, 1).index_copy(0, selected, y).view_as(x)
+        tokens, places = tokens_needed(stack, batch), rows * length + columns
+        selected = None
+        if tokens != ALL_TOKENS:
+            numbers = torch.arange(len(rows), device="cpu").split(lengths)
+            selected = torch.cat([part[tokens] for part in numbers])
+            places = places[selected]
+        own_positions = positions.queries.expand(count, length)[real][None]
+        rotation = stack.encoding(own_positions, own_positions[:, :0])
+        y = self.sequences(x[real], lengths, tokens, selected, rotation, keys).to(x.dtype)
+        return torch.zeros_like(x).flatten(0, 1).index_copy(0, places, y).view_as(x)
 
     def sequences(
         self,
