@@ -73,9 +73,9 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
     - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are no longer
       parameters.
     - On a GPU the output projection to a vocabulary gets rows of zeros up to a multiple of 64; logits are without them.
-    - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose
-      hidden states become zeros, and in the last block also the tokens that the head does not read. On a GPU it leaves
-      padding out of attention, in half precision.
+    - The plan "cpu-compiled", "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips
+      padding, whose hidden states become zeros, and in the last block also the tokens that the head does not read. On a
+      GPU it leaves padding out of attention, in half precision.
     - An adapter is merged first.
     - The process keeps freed memory for later tensors (``heedful.kernels.allocator``).
 
@@ -91,9 +91,10 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
             CPU, steps of a few rows run C++ code (``heedful.kernels.few_rows``). If it is not compiled yet, g++ does so
             in the background, in a few seconds, once for a processor, and the first ``generate`` or call of a pipeline
             that begins afterwards uses it (``Model.compiling``). Where it cannot be had (no g++, no memory for the
-            decoder's weights in a second order) a line says so, and PyTorch's kernels are used. On an NVIDIA GPU
-            ``generate`` captures decoding steps as CUDA graphs and replays them (``heedful.kernels.captured``).
-            False: always PyTorch's kernels, one call each.
+            decoder's weights in a second order) a line says so, and PyTorch's kernels are used. On a CPU with
+            AVX512-VNNI the same code computes whole sequences, of encoders and of prompts, in float32, bfloat16 (if the
+            processor has no AMX), int8 and int4 (``has_sequences``). On an NVIDIA GPU ``generate`` captures decoding
+            steps as CUDA graphs and replays them (``heedful.kernels.captured``). False: always PyTorch's kernels.
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, and for a

@@ -57,7 +57,7 @@ CompiledDecoding = Annotated[
     bool,
     Parameter(
         negative="--no-compiled-decoding",
-        help="decode with compiled kernels on a CPU, with CUDA graphs on an NVIDIA GPU: the default where possible",
+        help="decode and encode with compiled kernels on a CPU, decode with CUDA graphs on an NVIDIA GPU: the default",
     ),
 ]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
