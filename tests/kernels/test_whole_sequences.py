@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -314,6 +316,7 @@ def test_int8_of_many_rows(rows: int, group: int | None) -> None:
     weight, bias = torch.randn(70, 300, generator=generator) / 17, torch.randn(70, generator=generator)
     linear = CompiledLinear(Int8Linear, weight, bias, ACTIVATIONS["gelu"], group=group)
     assert linear.group == (320 if group is None else group)
+    rows = min(rows, linear.most_rows)
     x = torch.randn(rows, 300, generator=generator)
     levels, scales = Int8Linear.numbers(weight)
     groups = nn.functional.pad(x, (0, -300 % linear.group)).double().unflatten(1, (-1, linear.group))
@@ -326,6 +329,43 @@ def test_int8_of_many_rows(rows: int, group: int | None) -> None:
     with torch.inference_mode():
         assert torch.equal(linear(x[:1]), y[:1])
     assert_close(linear.weight, (levels.double() * scales.double()[:, None]).float(), "layer")
+
+
+@pytest.fixture
+def fresh_library() -> Iterator[None]:
+    few_rows._library.cache_clear()
+    yield
+    few_rows._library.cache_clear()
+
+
+BUILDS = {
+    "without AVX512-BF16": ("-march=icelake-server",),
+    "undefined": ("-march=native", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
+}
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.full
+def test_other_builds(build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[int]) -> None:
+    """Another processor that this one can stand for, and undefined behaviour, which then ends the process."""
+    if build != "undefined" and not {"gfni", "vpclmulqdq"} <= features():
+        pytest.skip("this processor cannot stand for an Ice Lake")
+    common = tuple(flag for flag in few_rows.FLAGS if not flag.startswith("-march"))
+    monkeypatch.setattr(few_rows, "FLAGS", (*common, *BUILDS[build]))
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    for stack in STACKS:
+        del calls[:]
+        test_an_encoder_of_every_kind(stack, calls)
+    del calls[:]
+    test_rounded_weights_are_no_further_from_float64_than_pytorch_s_kernels("int8", 0.06, calls)
+    for stack in DECODERS:
+        del calls[:]
+        test_a_prompt_and_the_steps_after_it(stack, 3, calls)
+    for dtype in ("int8", "int4"):
+        test_tokens_that_are_read_alone(dtype)
+        test_a_text_is_the_same_alone_and_in_a_batch(dtype)
+    test_int8_of_many_rows(131, None)
 
 
 def test_sums_of_a_row_fit_32_bits() -> None:
