@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +18,7 @@ from benchmarks.speed.works import PRECISIONS, action, title
 from heedful.views.figures import bars
 
 ANSWERING, TRAINING = "answering", "training"
+Takes = Callable[[Mapping[str, Any]], bool]  # of a program's figures
 # what each program computes with if nothing is asked for: OpenVINO rounds to bfloat16 where the processor has it
 UNASKED = {"openvino": "bfloat16"}
 QUOTED = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(<!-- speed end -->)", re.DOTALL)
@@ -45,11 +46,12 @@ def texts(file: Path) -> dict[Path, str]:
     """The page, its picture, and the pages that quote it: README.md and all Markdown files beside it."""
     told = results.read(file.with_suffix(".json"))
     picture = file.with_suffix(".svg")
-    drawn = compared(told["works"])
+    drawn = {work["work"]["name"]: ratio for work in told["works"] if (ratio := best(work)) is not None}
     found = {file: "\n\n".join(part for part in page(told, picture.name if drawn else "", file) if part) + "\n"}
     if drawn:
-        note = "how many times as fast Heedful is as the fastest other program: same weights, precision and threads"
-        found[picture] = bars([*drawn], [*drawn.values()], "Heedful beside the fastest other program", note=note)
+        note = "how many times as fast Heedful is as the fastest other program, each in its fastest precision"
+        names = ["the fastest other", *drawn]
+        found[picture] = bars(names, [1.0, *drawn.values()], "Heedful beside the fastest other program", note=note)
     for path in (file.parent.parent / "README.md", *file.parent.glob("*.md")):
         if path != file and path.exists():
             text = path.read_text(encoding="utf-8")
@@ -153,7 +155,7 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
         yield pairs(answering, is_unasked)
         yield "## The fastest of each"
         yield "Whatever the precision, of those that are compared."
-        yield pairs(answering, lambda one: one["agrees"] is not None)
+        yield pairs(answering, is_compared)
         yield (
             "In the tables below, *of the bound* is the shortest time in which this machine can read and compute what "
             "the work needs, divided by the measured time. *Ours is* compares with Heedful in the same precision; "
@@ -171,19 +173,35 @@ def is_unasked(one: Mapping[str, Any]) -> bool:
     return not one["way"] and one["precision"] == UNASKED.get(one["program"], "float32")
 
 
-def pairs(works: Sequence[Mapping[str, Any]], takes: Any) -> str:
+def is_compared(one: Mapping[str, Any]) -> bool:
+    """True for a program whose answer was compared: not for 4 bits, which give answers of their own."""
+    return one["agrees"] is not None
+
+
+def pair(work: Mapping[str, Any], takes: Takes) -> tuple[Any, Any] | None:
+    """Ours and the fastest other, of those that ``takes`` is true for; None if one is missing."""
+    found = sorted((one for one in results.right(work) if takes(one)), key=lambda one: one["ms"])
+    ours = next((one for one in found if one["program"] == "ours" and not one["way"]), None)
+    other = next((one for one in found if one["program"] != "ours"), None)
+    return None if ours is None or other is None else (ours, other)
+
+
+def best(work: Mapping[str, Any]) -> float | None:
+    """How many times as fast ours is as the fastest other, whatever the precision."""
+    found = pair(work, is_compared)
+    return None if found is None else results.ratio(found[1]["rounds_ms"], found[0]["rounds_ms"])
+
+
+def pairs(works: Sequence[Mapping[str, Any]], takes: Takes) -> str:
     """A line for each work: ours, and the fastest other, of those that ``takes`` is true for."""
     lines = ["| | ours | | fastest other | | ours is |", "|---|--:|---|--:|---|--:|"]
     for work in works:
-        found = sorted((one for one in results.right(work) if takes(one)), key=lambda one: one["ms"])
-        ours = next((one for one in found if one["program"] == "ours" and not one["way"]), None)
-        other = next((one for one in found if one["program"] != "ours"), None)
-        if ours is None or other is None:
-            continue
-        cells = [report.number(ours["ms"]), ours["precision"], report.number(other["ms"])]
-        faster = results.ratio(other["rounds_ms"], ours["rounds_ms"])
-        cells += [other["name"], f"{faster:.2f} ×"]
-        lines.append(f"| {work['work']['name']}, {work['unit']} | {' | '.join(cells)} |")
+        found = pair(work, takes)
+        if found is not None:
+            ours, other = found
+            cells = [report.number(ours["ms"]), ours["precision"], report.number(other["ms"]), other["name"]]
+            cells.append(f"{results.ratio(other['rounds_ms'], ours['rounds_ms']):.2f} ×")
+            lines.append(f"| {work['work']['name']}, {work['unit']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

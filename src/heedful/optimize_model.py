@@ -37,6 +37,7 @@ from heedful.kernels.prepacked_linear import (
     Int4Linear,
     Int8Linear,
     PrepackedLinear,
+    activation_name,
 )
 from heedful.layers.attention import Attention
 from heedful.layers.block import Block
@@ -213,7 +214,16 @@ def compiled_stacks(model: Model, dtype_name: str) -> tuple[str, ...]:
         return stacks
     if "avx512_vnni" not in found or (dtype_name == "bfloat16" and "amx_bf16" in found):  # PyTorch has tiles, too
         return stacks
-    return (*stacks, ENCODER) if has_sequences(encoder) else stacks
+    return (*stacks, ENCODER) if has_sequences(encoder) and _has_known_activations(encoder) else stacks
+
+
+def _has_known_activations(stack: Stack) -> bool:
+    try:
+        for block in stack.block:
+            activation_name(block.feed_forward.activation)  # type: ignore[union-attr, arg-type]  # a ``FeedForward``
+    except (AttributeError, HeedfulError):  # a part or an activation of your own
+        return False
+    return True
 
 
 def _work(model: Model) -> str:

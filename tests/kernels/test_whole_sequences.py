@@ -21,6 +21,7 @@ from heedful.kernels.few_rows_build import features
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear
 from heedful.layers.feedforward import ACTIVATIONS
+from heedful.stack import StackInput
 from tolerances import assert_close
 
 pytestmark = pytest.mark.skipif(
@@ -38,6 +39,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "sandwich": {"placement": "sandwich", "norm": "rms"},
 }
 LENGTHS = (37, 1, 20, 16, 6, 0)
+IDS = torch.arange(2 * 30).view(2, 30) % 59 + 1
 
 
 @pytest.fixture
@@ -183,6 +185,50 @@ def test_numbers_that_are_not_finite_stay_in_their_text() -> None:
 
 
 # -------------------------------------------------------------------------------------------- what takes another way
+
+
+def test_parts_of_your_own_leave_an_encoder_as_it_is() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor, **context: Any) -> Tensor:
+            return x
+
+    few_rows.library()
+    for part, attribute, own in (("attention", None, Own()), ("feed_forward", "activation", torch.sin)):
+        model = encoder()
+        block = model.encoder.block[0]
+        setattr(block if attribute is None else getattr(block, part), attribute or part, own)
+        expected = copy.deepcopy(model).hidden(IDS)
+        fast = heedful.optimize(model, "int8")
+        assert fast.kernels == "cpu-inference"
+        with torch.inference_mode():
+            assert far(fast.hidden(IDS), expected) < 0.1
+
+
+def test_other_dtypes_and_masks_are_pytorch_s() -> None:
+    """C++ knows float32 and bfloat16 alone, and a mask with a row for each text."""
+    for stack, cache in (
+        (optimized(encoder(), "float32").encoder, None),
+        (optimized(decoder(), "float32").decoder, Cache(2)),
+    ):
+        step = compiled_step.step_of(stack)
+        assert step is not None
+        batch = StackInput(torch.zeros(2, 40, 64), torch.ones(2, 40, dtype=torch.bool), cache=cache)
+        assert step.fits_sequences(batch)
+        assert not step.fits_sequences(batch._replace(x=batch.x.double()))
+        assert not step.fits_sequences(batch._replace(x=batch.x.half()))
+        assert not step.fits_sequences(batch._replace(mask=batch.mask[:1]))
+        assert not step.fits_sequences(batch._replace(mask=batch.mask[:, :, None]))
+        assert not step.fits_sequences(batch._replace(mask=2 * batch.mask.long()))
+        assert not step.fits_sequences(batch._replace(memory=batch.x))
+
+
+def test_every_second_token_of_a_prompt(calls: list[int]) -> None:
+    model, ids = decoder(), torch.arange(2 * 40).view(2, 40) % 61
+    fast = optimized(model, "float32")
+    with torch.inference_mode():
+        for cache in (None, Cache(2)):
+            some = fast.hidden(ids, cache=cache, tokens_read=slice(None, None, 2))
+            assert_close(some[:, ::2], model.hidden(ids)[:, ::2], "forward")
 
 
 def test_other_encoders_are_pytorch_s(calls: list[int]) -> None:

@@ -374,8 +374,12 @@ class CompiledStep:
         mask, cache = batch.mask, batch.cache
         if not self.reads_sequences or batch.memory is not None or batch.text_starts is not None:
             return False
-        if mask is not None and (mask.ndim == 3 or (mask.dtype is not torch.bool and bool((mask > 1).any()))):
+        if batch.x.dtype not in (torch.float32, torch.bfloat16):  # a model may be cast after it was optimised
             return False
+        if mask is not None:
+            is_packed = mask.dtype is not torch.bool and bool((mask > 1).any())
+            if mask.shape != batch.x.shape[:2] or is_packed:
+                return False
         if cache is None:
             return not self.is_causal
         is_empty = type(cache) is Cache and not cache.length and all(type(own) in GROWING for own, _ in cache.pairs)
@@ -407,7 +411,7 @@ class CompiledStep:
         lengths = real.sum(1).tolist()
         keys = (KeyValues * (2 * self.depth))()
         for layer, ((own, _), heads) in enumerate(zip(cache.layers(self.depth), self.kv_heads, strict=True)):
-            like = x.new_empty(()).expand(count, heads[0], length, self.size)
+            like = torch.empty((), dtype=batch.x.dtype, device="cpu").expand(count, heads[0], length, self.size)
             buffers = own.begin((like, like))
             if len(rows) < count * length:
                 for buffer in buffers:
@@ -422,7 +426,7 @@ class CompiledStep:
             places = places[selected]
         own_positions = positions.queries.expand(count, length)[real][None]
         rotation = stack.encoding(own_positions, own_positions[:, :0])
-        y = self.sequences(x[real], lengths, tokens, selected, rotation, keys).to(x.dtype)
+        y = self.sequences(x[real].to(batch.x.dtype), lengths, tokens, selected, rotation, keys).to(x.dtype)
         return torch.zeros_like(x).flatten(0, 1).index_copy(0, places, y).view_as(x)
 
     def sequences(
@@ -505,6 +509,7 @@ def has_sequences(stack: Stack) -> bool:
         type(stack.position) in WITHOUT_BIAS
         and set(stack.windows) == {None}
         and all(is_standard(block) and type(block.cross_residual) is Skip for block in blocks)
+        and all(isinstance(block.attention, Attention) for block in blocks)
         and all(block.attention.head_dim % HEAD_SIZES == 0 and block.attention.scale > 0 for block in blocks)
     )
 

@@ -389,12 +389,13 @@ class CompiledLinear(PrepackedLinear):
 
     def use(self, weights: Weights) -> None:
         """Uses the compiled kernel from now on; ``weights`` are ``prepared``."""
-        self.weights = weights
-        self.most_rows = most_rows(weights.values.dtype)
-        if self.most_rows == UNLIMITED:
-            vars(self).pop(MANY, None)
-        if MANY in vars(self) or self.most_rows == UNLIMITED:
-            self.unpacked = ()
+        with _one_order:  # another thread may be making the other map
+            self.weights = weights
+            self.most_rows = most_rows(weights.values.dtype)
+            if self.most_rows == UNLIMITED:
+                vars(self).pop(MANY, None)
+            if MANY in vars(self) or self.most_rows == UNLIMITED:
+                self.unpacked = ()
 
     @property
     def many_rows(self) -> PrepackedLinear | None:
@@ -403,9 +404,9 @@ class CompiledLinear(PrepackedLinear):
         if made is not None or self.most_rows == UNLIMITED:
             return made
         with _one_order:  # threads may need it at once
-            if MANY not in vars(self):
+            if self.most_rows != UNLIMITED and MANY not in vars(self):
                 vars(self)[MANY] = self._many_rows()  # no part of the model, in whose weights it is not counted
-            return vars(self)[MANY]
+            return vars(self).get(MANY)
 
     def _many_rows(self) -> PrepackedLinear:
         bias = None if self.bias is None else self.bias.to(self.dtype)
@@ -450,8 +451,9 @@ class CompiledLinear(PrepackedLinear):
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b)."""
         count = len(rows)
-        if not 0 < count <= self.most_rows and self.many_rows is not None:
-            return self.many_rows.product(rows)
+        other = None if 0 < count <= self.most_rows else self.many_rows
+        if other is not None:
+            return other.product(rows)
         width = self.in_features + self.out_features
         scratch = torch.empty(count * width, dtype=torch.float32, device="cpu")
         scratch[: count * self.in_features].view_as(rows).copy_(rows)

@@ -318,9 +318,9 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
 
 def tokens_needed(stack: Stack, batch: StackInput) -> slice:
     """Returns the tokens whose output must be computed: those that are read, or all in training."""
-    aligned = (
-        batch.tokens_read.stop is None or not stack.config.causal
-    )  # under "causal" a single query attends to every key
+    # under "causal" the last query attends to every key, and each before it to one less
+    is_tail = batch.tokens_read.stop is None and batch.tokens_read.step in (None, 1)
+    aligned = is_tail or not stack.config.causal
     return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
 
 
