@@ -281,7 +281,8 @@ def test_a_prompt_and_the_steps_after_it(stack: str, rows: int, calls: list[int]
         for step in range(40, 45):
             next_logits = [each(ids[:, [step]], cache=cache) for each, cache in zip((fast, model), caches, strict=True)]
             assert_close(next_logits[0], next_logits[1].float(), "forward")
-    assert calls == [40 * rows]
+        assert_close(fast(ids), model(ids).float(), "forward")
+    assert calls == [40 * rows, 45 * rows]
     assert caches[0].length == caches[0].pairs[0][0].length == 45
 
 

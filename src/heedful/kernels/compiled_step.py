@@ -75,7 +75,7 @@ def compiled_layout(stack: Stack, batch: StackInput) -> Tensor:
     """Runs a decoding step of at most ``most_rows`` rows in one call of compiled code.
 
     On processors with AVX512-VNNI whole sequences run in one call, too, without padding: the inputs of an encoder, and
-    prompts.
+    texts and prompts of a decoder.
 
     Falls back to ``unpadded_inference``, with the same result, for other prompts and more rows, with gradients enabled,
     while a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or
@@ -368,8 +368,8 @@ class CompiledStep:
         return stream.view(rows, 1, self.dim).to(x.dtype)
 
     def fits_sequences(self, batch: StackInput) -> bool:
-        """Returns True if the program can compute whole sequences, those of an encoder or the first tokens of a cache,
-        and ``batch`` has no memory and no other mask than one of padding.
+        """Returns True if the program can compute whole sequences, without a cache or as the first tokens of one, and
+        ``batch`` has no memory and no other mask than one of padding.
         """
         mask, cache = batch.mask, batch.cache
         if not self.reads_sequences or batch.memory is not None or batch.text_starts is not None:
@@ -381,7 +381,7 @@ class CompiledStep:
             if mask.shape != batch.x.shape[:2] or is_packed:
                 return False
         if cache is None:
-            return not self.is_causal
+            return not self.is_causal or batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
         is_empty = type(cache) is Cache and not cache.length and all(type(own) in GROWING for own, _ in cache.pairs)
         return self.is_causal and is_empty and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
 
