@@ -36,6 +36,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": SinusoidalPosition(), "activation": "relu", "ff_dim": 100},
     "no positions": {"position": NoPosition(), "ff_bias": False, "attention_bias": "none"},
     "heads of 96": {"head_dim": 96},
+    "heads of 48": {"head_dim": 48},
     "sandwich": {"placement": "sandwich", "norm": "rms"},
 }
 LENGTHS = (37, 1, 20, 16, 6, 0)
@@ -114,6 +115,16 @@ def test_the_last_block_computes_the_tokens_that_are_read(read: slice, dtype: st
         assert len(real) == len(range(length)[read])
     assert int(some.any(-1).sum()) == sum(len(range(length)[read]) for length in LENGTHS)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 80])
+def test_head_sizes_that_are_no_whole_vector_of_bfloat16(head_dim: int, calls: list[int]) -> None:
+    config = heedful.presets.bert(64, 2, 2, vocab=60, length=64)
+    model = heedful.create(replace(config, encoder=replace(config.encoder, head_dim=head_dim)), seed=0).eval()
+    (ids, mask), fast = padded(), optimized(model, "int8")
+    with torch.inference_mode():
+        assert far(fast.hidden(ids, mask)[mask], model.double().hidden(ids, mask)[mask]) < 0.06
+    assert len(calls) == 1
 
 
 # the largest difference from float64 that rounding explains, in standard deviations; PyTorch's own kernels have as much

@@ -68,7 +68,7 @@ STREAM = 0  # offset of the residual stream, the first buffer
 WITHOUT_BIAS = (PositionScheme, Sinusoidal, Learned, Rotary)
 GROWING = (Growing, Preallocated)
 PROMPT_LEAST = 32  # tokens of prompts from which threads divide tokens among them, not outputs
-HEAD_SIZES = 32  # whole sequences need a multiple
+HEAD_SIZES = 16  # whole sequences need a multiple
 
 
 def compiled_layout(stack: Stack, batch: StackInput) -> Tensor:

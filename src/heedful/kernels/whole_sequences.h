@@ -4,7 +4,7 @@
 // itself. So a thread takes some rows through all of them, in buffers that stay in its cache, and threads wait for each
 // other only before and after an attention. Attention is computed for a head of a sequence at a time.
 //
-// Shapes: T queries, S keys, E head size. A word has 32 bits: a float32, or two bfloat16 numbers.
+// Shapes: T queries, S keys, E head size, a multiple of 16. A word has 32 bits: a float32, or two bfloat16 numbers.
 
 constexpr int64_t ROWS_AT_ONCE = 72;  // most rows that a thread takes at a time
 
@@ -108,15 +108,14 @@ inline void transpose(__m512i* rows) {
 
 // Keys and values of a head of a sequence, as they are multiplied: keys as columns, values as rows.
 template <class Words> struct HeadOfSequence {
-    int64_t keys, columns, size;  // S; S in whole vectors; E
+    int64_t columns, size, words;  // S in whole vectors; E, and E in whole vectors of words
     std::vector<uint32_t> key, value, query;
     std::vector<float> scores;
 
     // ``k`` and ``v`` are those of the first key; ``stride`` is the distance to the next.
     void read(const float* k, const float* v, int64_t stride, int64_t count, int64_t head_size) {
-        constexpr int64_t numbers = Words::NUMBERS;
-        keys = count, columns = (count + 15) / 16 * 16, size = head_size;
-        const int64_t words = size / numbers;
+        constexpr int64_t numbers = Words::NUMBERS, vector = 16 * numbers;
+        columns = (count + 15) / 16 * 16, size = head_size, words = (size + vector - 1) / vector * 16;
         key.resize(words * columns);
         value.resize(columns / numbers * size);
         query.resize(QUERIES * words);
@@ -126,8 +125,8 @@ template <class Words> struct HeadOfSequence {
                 __m512i rows[16];
                 for (int64_t i = 0; i < 16; i++) {
                     uint32_t line[16] = {};
-                    for (int64_t part = 0; part < numbers && s + i < count; part++)
-                        Words::store(line + part * (16 / numbers), _mm512_loadu_ps(k + (s + i) * stride + word * numbers + part * 16));
+                    for (int64_t part = 0; part < vector && s + i < count && word * numbers + part < size; part += 16)
+                        Words::store(line + part / numbers, _mm512_loadu_ps(k + (s + i) * stride + word * numbers + part));
                     rows[i] = _mm512_loadu_si512(line);
                 }
                 transpose(rows);
@@ -143,9 +142,10 @@ template <class Words> struct HeadOfSequence {
     // y = softmax(factor q kᵀ) v of R queries, the first of which attends to ``first`` keys, each other to ``more`` more.
     template <int R> void attend(const float* const* q, float factor, int64_t first, int64_t more, float* const* y) {
         constexpr int64_t numbers = Words::NUMBERS;
-        const int64_t words = size / numbers, used = (first + (R - 1) * more + 15) / 16 * 16;
+        const int64_t used = (first + (R - 1) * more + 15) / 16 * 16;
         for (int j = 0; j < R; j++)
-            for (int64_t i = 0; i < size; i += 16) Words::store(&query[j * words + i / numbers], _mm512_loadu_ps(q[j] + i));
+            for (int64_t i = 0; i < words * numbers; i += 16)
+                Words::store(&query[j * words + i / numbers], i < size ? _mm512_loadu_ps(q[j] + i) : _mm512_setzero_ps());
         multiply_rows<Words, R>(query.data(), words, key.data(), columns, used, words, scores.data(), columns);
         float shares[R], mixed[R * 64];
         for (int j = 0; j < R; j++) shares[j] = softmax(&scores[j * columns], factor, first + j * more, used);
