@@ -22,7 +22,7 @@ SOURCES = sorted(Path(files.__file__).parents[1].rglob("*.py"))
 
 # Runs before heedful is imported: other packages have seen the machine as it is, heedful sees no POSIX.
 WINDOWS = """
-import fcntl, os, shutil, signal, sys, types, warnings
+import fcntl, os, platform, shutil, signal, sys, types, warnings
 import babel, huggingface_hub, numpy, PIL.Image, rich.progress, sacrebleu, safetensors.torch, sklearn.linear_model
 import tokenizers, torch, torch.distributed.checkpoint, torch.optim
 from sklearn.feature_extraction import text
@@ -39,6 +39,8 @@ sys.modules["msvcrt"] = types.SimpleNamespace(
     LK_NBLCK=2, locking=lambda file, mode, size, lock=fcntl.flock, how=fcntl.LOCK_EX | fcntl.LOCK_NB: lock(file, how)
 )
 warnings.filterwarnings("error", category=EncodingWarning, module="heedful")
+
+platform.system = lambda: "Windows"
 
 
 def held():
