@@ -199,7 +199,7 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_pictures_and_links_exist() -> None:
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
-    assert len(pictures) == 5
+    assert len(pictures) == 6
     for path in [*pictures, *re.findall(r"\]\(([\w/.-]+)\)", README)]:
         assert (ROOT / path).is_file(), path
 

@@ -76,8 +76,8 @@ def sentence(told: Mapping[str, Any]) -> str:
     middle, least, most = median(drawn.values()), min(drawn.values()), max(drawn.values())
     threads = " or ".join(dict.fromkeys(str(run["settings"]["threads"]) for run in told["runs"]))
     return (
-        f"On {threads} CPU threads Heedful is the fastest in {len(ahead)} of {len(drawn)} comparisons of equal weights "
-        f"and precision: {middle:.2f} × as fast as the next in the median, {least:.2f} to {most:.2f} ×."
+        f"On {threads} CPU threads Heedful is fastest in {len(ahead)} of {len(drawn)} comparisons at equal weights and "
+        f"precision: {middle:.2f} × the next in the median, {least:.2f} to {most:.2f} ×."
     )
 
 

@@ -988,12 +988,10 @@ void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk
             }
 #endif
 #if defined(__AVX512BF16__)
-            if (buffers.call.sequences) {
-                interleaved_linear<BFloat16Block>(op, buffers, first, end);
-                break;
-            }
-#endif
+            interleaved_linear<BFloat16Block>(op, buffers, first, end);
+#else
             interleaved_linear<FloatBlock<BFloat16Line>>(op, buffers, first, end);
+#endif
             break;
         case FLOAT16: interleaved_linear<FloatBlock<Float16Line>>(op, buffers, first, end); break;
         case INT8: interleaved_linear<Int8Block>(op, buffers, first, end); break;

@@ -342,7 +342,7 @@ class CompiledLinear(PrepackedLinear):
     The weights of each kernel are made when it is first needed, rounded to the same numbers; if the compiled kernel
     takes any number of rows, they are in memory once. ``x`` is rounded only on processors that multiply small numbers:
     with AVX512-VNNI, for int8 and int4, groups of ``group`` and of 32 inputs to 8 bits, each with its own scale; with
-    AMX, for bfloat16, to bfloat16.
+    AVX512-BF16, for bfloat16, to bfloat16.
 
     Args:
         linear_class: class of the map for many rows.
