@@ -20,7 +20,8 @@ Programs whose packages are not installed are left out with a line. These are no
     ceilings    what the machine can do at most; bounds turns it into the shortest time a work can take
     judge       whether all gave the same answer
     machine     what all this ran on
-    report      the table on the terminal; page writes docs/benchmarks.md of the same figures
+    report      the table on the terminal
+    page        adds results to docs/benchmarks.json, and writes docs/benchmarks.md and what other pages quote of it
 
 A new program is a file in ``programs`` and a line in ``works.COMPETITORS``.
 """

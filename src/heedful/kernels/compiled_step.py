@@ -386,7 +386,9 @@ class CompiledStep:
         return self.is_causal and is_empty and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
 
     def encoded(self, stack: Stack, batch: StackInput) -> Tensor:
-        """Returns the final hidden states (B, T, D) of whole sequences: zeros at padding, and at tokens not read."""
+        """Returns the final hidden states (B, T, D) of sequences without a cache: zeros at padding, and at tokens not
+        read.
+        """
         row = SortedTokenRow(real_tokens(batch.x, batch.mask).bool())
         if not row.groups:
             return torch.zeros_like(batch.x)

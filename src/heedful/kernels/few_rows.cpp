@@ -2,7 +2,7 @@
 //
 // A step of decoding reads every weight once and computes little with it, so it should take the time that the memory
 // needs. Weights stay in their own format (float32, bfloat16, float16, int8, int4) until they are in a register;
-// activations and sums are float32. One parallel region computes the whole list of operations. A linear map has two
+// norms, activations and sums are float32; rows are rounded where the processor multiplies small numbers. One parallel region computes the whole list of operations. A linear map has two
 // layouts: rows of weights, for any processor, and interleaved ones for AVX512, where a lane is an output, so that one
 // read of the weights serves many rows. Every sum of a row is in the same order whatever the other rows are.
 //

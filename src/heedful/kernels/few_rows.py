@@ -1,7 +1,8 @@
-"""Compiled kernels: few rows through linear maps and whole stacks, in C++ for the processor at hand.
+"""Compiled kernels: few rows, and whole sequences, through linear maps and whole stacks, in C++ for this processor.
 
 A decoding step is bound by memory bandwidth, and PyTorch adds a call for each of its two hundred small operations.
-``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. Wheels have
+``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format;
+``whole_sequences.h``, a part of it, does so for encoders and prompts, a few dozen tokens at a time. Wheels have
 it compiled for each kind of processor; elsewhere the machine's own C++ compiler compiles it once, in a few seconds. Any
 model uses it.
 
@@ -51,7 +52,7 @@ from heedful.kernels.prepacked_linear import (
 )
 from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
-GROUP = 256  # inputs of an int8 row of decoding with one scale
+GROUP = 256  # inputs of a decoder's row that int8 rounds with one scale
 TILE_INPUTS, MOST_SUMMED = 64, 2**15  # inputs of int8 in a tile; products of bytes that 32 bits can hold for sure
 BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
 ROWS_APART = 64  # rows from which threads divide rows among them, not outputs
@@ -327,7 +328,10 @@ def run(operations: Any, call: Call, steps: int = 1) -> int:
 
 
 def run_sequences(operations: Any, call: Call) -> None:
-    """Computes ``operations``, an array of ``Operation``, for whole sequences."""
+    """Computes ``operations``, an array of ``Operation``, for whole sequences.
+
+    Threads divide the rows among them between two attentions, not the outputs of each operation as ``run`` does.
+    """
     progress = torch.zeros(len(operations) * PROGRESS, dtype=torch.int64, device="cpu")
     call.progress = progress.data_ptr()
     library().run_sequences(operations, len(operations), byref(call))
@@ -475,12 +479,10 @@ def most_rows(dtype: torch.dtype) -> int:
 
 
 def interleaved_int8(weights: Weights, outputs: int) -> Tensor:
-    """Returns W (out, in) in float32 of int8 weights, interleaved or in rows."""
-    values = weights.values
+    """Returns W (out, in) in float32 of interleaved int8 weights."""
     assert weights.scales is not None
-    if is_interleaved():
-        values = values.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] ^ -128
-    return values.float() * weights.scales[:, None]
+    levels = weights.values.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] ^ -128
+    return levels.float() * weights.scales[:, None]
 
 
 def interleaved_int4(weights: Weights, outputs: int) -> Tensor:
