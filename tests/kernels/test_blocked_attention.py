@@ -165,12 +165,27 @@ def test_it_is_taken_where_something_learns_and_the_weights_are_few(monkeypatch:
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_where_nothing_is_dropped_wide_types_are_left_to_the_fused_kernel(dtype: torch.dtype, rate: float) -> None:
+@pytest.mark.parametrize("slow", [False, True], ids=["fused", "slow"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_without_dropout_wide_types_take_the_fused_kernel_where_it_is_fast(
+    dtype: torch.dtype, slow: bool, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: slow)
     q, k, v = (made(2, 2, 6, 8, seed=seed).detach().to(dtype).requires_grad_() for seed in range(3))
-    assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate)) == (dtype is torch.bfloat16 or rate > 0)
+    expected = {torch.float64: False, torch.float32: slow, torch.bfloat16: True}[dtype] or rate > 0
+    assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate)) == expected
     with torch.autocast("cpu", torch.bfloat16):
         assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate))
+
+
+@pytest.mark.parametrize(("mask", "keys"), [(None, 32), ("causal", 64)])
+def test_in_float32_the_saved_weights_are_few(mask: Any, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    for count in (keys, keys + 1):
+        q, k, v = (made(1, 1, count, 8, seed=seed).detach().float().requires_grad_() for seed in range(3))
+        found = blocked_attention(q, k, v, mask, None, 0.3)
+        assert blocks_of(found) == (count == keys)
+        assert_close(found, fused_attention(q, k, v, mask, None, 0.3))
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])

@@ -14,14 +14,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.kernels.cpu_dropout import DropoutMasks
+from heedful.kernels.onednn_linear import onednn_is_faster
 from heedful.layers.attention_kernels import float_mask, fused_attention
 from heedful.layers.mask import Mask, add_bias
 
 QUERIES = 128  # of a block
 VECTOR = 32  # bfloat16 numbers of a vector instruction
 BLOCK = 2**19  # weights of a block, about
-FUSED = (torch.float32, torch.float64)  # types whose fused kernel is faster without dropout
+FUSED = (torch.float64,)  # types whose fused kernel is faster without dropout
 KEYS = 1024  # maximum; the saved weights grow with the square of the length, the fused kernel's memory does not
+KEYS_PER_WIDTH = 4  # of float32 for each number of a head: saved weights then add a quarter to a block's activations
 
 
 class AttentionBlock(NamedTuple):
@@ -194,8 +196,9 @@ def blocked_attention(
 ) -> Tensor:
     """Computes ``fused_attention`` in blocks: faster on a CPU with dropout, or with a gradient in bfloat16.
 
-    So is a learned bias of every score, with which PyTorch has no fused kernel; a bias that sequences share is left to
-    it.
+    In float32, too, while the saved weights are few, on processors that are not Intel's: there the small products of
+    the fused kernel are slow. So is a learned bias of every score, with which PyTorch has no fused kernel; a bias that
+    sequences share is left to it.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
     >>> expected = fused_attention(q, k, v, "causal", None, 1.0)
@@ -205,7 +208,7 @@ def blocked_attention(
     if bias is not None:
         bias, mask = add_bias(mask, bias, q.size(2), k.size(2)), None
     causal = isinstance(mask, str) and q.size(2) <= k.size(2)
-    if not is_faster_in_blocks(q, k, v, bias, dropout):
+    if not is_faster_in_blocks(q, k, v, bias, causal, dropout):
         return fused_attention(q, k, v, mask, bias, scale, dropout)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
     q, k, v = (x.to(dtype) for x in (q, k, v))
@@ -218,7 +221,7 @@ def blocked_attention(
     return y
 
 
-def is_faster_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> bool:
+def is_faster_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, dropout: float) -> bool:
     """Returns True if ``blocked_attention`` computes blocks."""
     if q.device.type != "cpu" or not (q.numel() and k.numel()) or len(q) != len(k) or dropout >= 1:
         return False
@@ -226,4 +229,9 @@ def is_faster_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dr
         return bias.shape == (*q.shape[:3], k.size(2)) and k.size(2) <= KEYS
     needs_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
-    return dropout > 0 or (needs_gradient and dtype not in FUSED and k.size(2) <= KEYS)
+    if dropout > 0 or not needs_gradient or dtype in FUSED:
+        return dropout > 0
+    if dtype is torch.float32:
+        saved = k.size(2) / 2 if causal else k.size(2)  # weights of a query, on average
+        return onednn_is_faster() and saved <= KEYS_PER_WIDTH * q.size(3)
+    return k.size(2) <= KEYS
