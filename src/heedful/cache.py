@@ -32,7 +32,8 @@ class Growing(AttentionCache):
 
     window = UNLIMITED  # number of tokens that stay stored from call to call
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self.dtype = dtype  # of the stored keys and values; None: as they come
         self.buffers: Stored = ()
         self.allocated, self.first, self.length = 0, 0, 0  # capacity in tokens; tokens first to length are stored
         self.made_in_inference = False
@@ -60,10 +61,10 @@ class Growing(AttentionCache):
         for buffer, tensor in zip(self.buffers, new, strict=True):
             buffer.narrow(2, past, count).copy_(tensor)
         key, value = (buffer.narrow(2, columns.start, columns.stop - columns.start) for buffer in self.buffers)
-        return key, value
+        return key.to(new[0].dtype), value.to(new[1].dtype)
 
     def begin(self, like: KeysValues) -> Stored:
-        """Makes room for the first tokens, of the shapes and dtype of ``like``, and counts them; returns the buffers.
+        """Makes room for the first tokens, of the shapes of ``like``, and counts them; returns the buffers.
 
         The caller writes them. The cache must be empty.
         """
@@ -133,7 +134,8 @@ class Growing(AttentionCache):
         """Moves the stored tensors to new buffers with room for ``new``."""
         old, count = self.pair, self.length - self.first
         self.allocated = self.buffer_size(count + new[0].size(2))
-        self.buffers = tuple(tensor.new_empty(*tensor.shape[:2], self.allocated, tensor.size(3)) for tensor in new)
+        sizes = (*new[0].shape[:2], self.allocated, new[0].size(3))
+        self.buffers = tuple(tensor.new_empty(sizes, dtype=self.dtype) for tensor in new)
         self.first, self.length, self.made_in_inference = 0, count, torch.is_inference_mode_enabled()
         for buffer, tensor in zip(self.buffers, old, strict=False):  # nothing is stored before the first call
             buffer[:, :, :count] = tensor
@@ -142,8 +144,8 @@ class Growing(AttentionCache):
 class Sliding(Growing):
     """Cache of the last ``window`` keys and values. The first input may be longer: it is cut after its own call."""
 
-    def __init__(self, window: int) -> None:
-        super().__init__()
+    def __init__(self, window: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(dtype)
         self.window = window
 
     def crop(self, length: int) -> None:
@@ -156,8 +158,8 @@ class Sliding(Growing):
 class Preallocated(Growing):
     """Cache of keys and values in buffers for ``capacity`` tokens, which the first call allocates."""
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
+    def __init__(self, capacity: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(dtype)
         self.capacity = capacity
 
     def buffer_size(self, tokens: int) -> int:
@@ -226,6 +228,7 @@ class Cache(StackCache):
         capacity: number of tokens for which the first call allocates room; None: the cache grows as needed.
         window: number of last tokens that are stored, for a stack with a sliding window; None: all tokens. Or one for
             each block, as ``StackConfig.windows``; a capacity is then that of the blocks without a window.
+        dtype: of the stored keys and values of self-attention; None: the dtype in which they are computed.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -236,7 +239,12 @@ class Cache(StackCache):
     """
 
     def __init__(
-        self, depth: int, *, capacity: int | None = None, window: int | Sequence[int | None] | None = None
+        self,
+        depth: int,
+        *,
+        capacity: int | None = None,
+        window: int | Sequence[int | None] | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         windows = tuple(window) if isinstance(window, Sequence) else (window,) * depth
         if len(windows) != depth:
@@ -250,7 +258,7 @@ class Cache(StackCache):
         self.stored = {own: UNLIMITED if own is None else own for own in windows}  # number of tokens, by window
         self.window = max(self.stored.values())  # of the blocks that store most
         self.real: Tensor | None = None  # (B, length), True for real tokens; None: all are
-        self.pairs = [(_self_attention_cache(None if own else capacity, own), Cross()) for own in windows]
+        self.pairs = [(_self_attention_cache(None if own else capacity, own, dtype), Cross()) for own in windows]
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each block.
@@ -341,7 +349,7 @@ def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
     return x.new_ones(len(x), tokens, dtype=torch.bool) if real is None else real.bool()
 
 
-def _self_attention_cache(capacity: int | None, window: int | None) -> Growing:
+def _self_attention_cache(capacity: int | None, window: int | None, dtype: torch.dtype | None) -> Growing:
     if window is not None:
-        return Sliding(window)
-    return Growing() if capacity is None else Preallocated(capacity)
+        return Sliding(window, dtype)
+    return Growing(dtype) if capacity is None else Preallocated(capacity, dtype)

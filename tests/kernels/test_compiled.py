@@ -11,6 +11,7 @@ import os
 import pickle
 import platform
 import re
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -33,11 +34,13 @@ import compiled_calls
 import fresh_process
 import heedful
 from answering_folders import saved
+from emulated import Emulated
 from heedful import cli, optimize_model
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
-from heedful.generation import stream
+from heedful.generation import decoder_state, stream
+from heedful.generation.decoder_state import create_state
 from heedful.kernels import compiled_step, few_rows, few_rows_build
 from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.fixed_cache import SlotCache
@@ -292,13 +295,58 @@ def test_bfloat16_has_a_cache_of_bfloat16(stack: str, calls: list[int]) -> None:
     assert calls == [3] * 4
 
 
+@pytest.mark.parametrize("stack", ["gpt", "llama", "window", "relative"])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_keys_beside_weights_of_few_bits_are_stored_in_bfloat16(dtype: str, stack: str, calls: list[int]) -> None:
+    """What compiled steps and PyTorch's kernels read of such a cache is the same; a float32 one is as near as rounding
+    lets it be."""
+    fast = optimized(create(stack), dtype)
+    stored = compiled_step.stored_dtype(fast.decoder, 3)
+    assert stored is torch.bfloat16
+    with torch.inference_mode():
+        whole, halves = decoder_logits(fast, 3), decoder_logits(fast, 3, stored)
+        assert calls == [3] * 8
+        handle = fast.decoder.block[1].feed_forward.register_forward_hook(lambda *_: None)
+        others = decoder_logits(fast, 3, stored)
+        handle.remove()
+    assert calls == [3] * 8
+    spread = float(whole.std())
+    assert 0 < float((halves - whole).abs().max()) < 0.1 * spread
+    assert float((halves - others).abs().max()) < 0.1 * spread
+
+
+def stored_by_generation(model: Any, ids: Tensor, **settings: Any) -> set[torch.dtype]:
+    """The dtypes of the keys and values after a prompt."""
+    state = create_state(model, ids, torch.ones_like(ids).bool())
+    vars(state).update(settings)
+    state.make_cache(4)
+    with torch.inference_mode():
+        state.prefill()
+    return {buffer.dtype for own, _ in state.cache.pairs for buffer in own.buffers}
+
+
+def test_generation_chooses_how_keys_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, plain, translator = (
+        optimized(create("llama"), "int8"),
+        optimized(create("llama"), "float32"),
+        optimized(create("gpt", "transformer-tiny"), "int8"),
+    )
+    assert stored_by_generation(fast, IDS) == {torch.bfloat16}
+    assert stored_by_generation(fast, IDS, keeps_all=True) == {torch.float32}  # will be cropped
+    assert stored_by_generation(plain, IDS) == {torch.float32}
+    assert compiled_step.stored_dtype(translator.decoder, 1) is None
+    monkeypatch.setattr(compiled_step.step_of(fast.decoder), "most_rows", 3)
+    assert stored_by_generation(fast, IDS) == {torch.float32}
+    assert stored_by_generation(fast, IDS[:3]) == {torch.bfloat16}
+
+
 def assert_steps_equal(plain: Any, fast: Any, rows: int, logits: Any) -> None:
     with torch.inference_mode():
         assert_close(logits(fast, rows), logits(plain.double(), rows).float(), "forward")
 
 
-def decoder_logits(model: Any, rows: int) -> Tensor:
-    cache = Cache(model.config.decoder.depth, window=model.config.decoder.windows)
+def decoder_logits(model: Any, rows: int, dtype: torch.dtype | None = None) -> Tensor:
+    cache = Cache(model.config.decoder.depth, window=model.config.decoder.windows, dtype=dtype)
     model(IDS[:rows], None if rows == 1 else MASK[:rows], cache=cache)
     return torch.cat([model(IDS[:rows, [step]], cache=cache) for step in range(4)], 1)
 
@@ -335,6 +383,27 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
     fast = heedful.optimize(heedful.create(name, seed=0))
     assert torch.equal(fast.generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options), expected)
     assert calls or method == "prompt lookup"  # which reads the tokens it proposes together
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["gpt-micro", "stories260k"])
+@pytest.mark.full(keep=6)
+def test_every_method_decodes_in_eight_bits(name: str, method: str) -> None:
+    """As probable tokens as those of the same model with a cache in float32."""
+    rows = 1 if method == "prompt lookup" else 2
+    plain, fast = heedful.create(name, seed=0).eval(), optimized(heedful.create(name, seed=0), "int8")
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, **METHODS[method]}
+
+    def log_p() -> float:
+        ids = fast.generate(IDS[:rows], **options)
+        with torch.inference_mode():
+            each = plain(ids[:, :-1]).log_softmax(-1).gather(-1, ids[:, 1:, None])
+        return float(each[:, IDS.size(1) - 1 :].mean())
+
+    found = log_p()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decoder_state, "stored_dtype", lambda *_: None)
+        assert abs(found - log_p()) < 0.25
 
 
 def test_a_text_longer_than_the_context_and_a_window() -> None:
@@ -669,6 +738,62 @@ def test_other_processors(build: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert ("%ymm" in code) == (build in ("AVX2", *OWN_HEADERS))
     assert "%zmm" not in code or build in OWN_HEADERS
     assert "%tmm" not in code or build == "undefined"
+
+
+# compiler, emulator, machine and name of the wheel's kinds of processor
+EMULATORS = {
+    "armv8": ("aarch64-linux-gnu-g++", ("qemu-aarch64",), "aarch64"),
+    "v2": ("g++", ("qemu-x86_64", "-cpu", "Nehalem"), "x86_64"),
+    "v3": ("g++", ("qemu-x86_64", "-cpu", "Haswell"), "x86_64"),
+}
+
+
+@pytest.mark.parametrize("name", EMULATORS)
+@pytest.mark.full
+def test_processors_in_an_emulator(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The wheel's libraries need no instruction that their processor lacks, and multiply and attend alike."""
+    compiler, emulator, machine = EMULATORS[name]
+    for program in (compiler, emulator[0]):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    if machine == "x86_64" and platform.machine() != machine:
+        pytest.skip("the compiler is not for x86")
+    (processor,) = (each for each in few_rows_build.PROCESSORS[machine] if each.name == name)
+    emulated = Emulated((compiler, *few_rows_build.flags_of(processor), "-static"), tmp_path, emulator)
+    monkeypatch.setattr(few_rows, "library", lambda: emulated)
+    monkeypatch.setattr(few_rows, "is_ready", lambda: True)
+    for dtype in CLASSES:
+        for into, out in ((96, 7), (100, 9), (31, 5)):
+            if dtype != "int4" or into % Int4Linear.GROUP == 0:
+                for rows in (1, 3, 8):
+                    assert_product(dtype, into, out, rows, is_rounded=False)
+    for stack in ("gpt", "llama", "heads of 12", "query norms", "windows, relative"):
+        assert_steps_equal(*pair(stack), 3, decoder_logits)
+    assert_steps_equal(*pair("gpt", name="transformer-tiny"), 3, encoder_decoder_logits)
+    fast = optimized(create("llama"), "int8")
+    with torch.inference_mode():
+        whole, halves = decoder_logits(fast, 3), decoder_logits(fast, 3, torch.bfloat16)
+    assert 0 < float((halves - whole).abs().max()) < 0.1 * float(whole.std())
+    before = emulated.calls
+    expected = heedful.create("stories260k", seed=0).generate(IDS[:2], MASK[:2], max_new_tokens=12)
+    fast = optimized(heedful.create("stories260k", seed=0))
+    assert torch.equal(fast.generate(IDS[:2], MASK[:2], max_new_tokens=12), expected)
+    assert emulated.calls > before
+
+
+@pytest.mark.full
+def test_threads_do_not_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """ThreadSanitizer ends a program that does: steps of few rows, several steps a call, and whole sequences."""
+    flags = ("-fsanitize=thread", "-DOWN_THREADS", "-g1", "-Wno-tsan")
+    watched = Emulated(("g++", *few_rows.FLAGS, *flags), tmp_path, library=few_rows.library())
+    monkeypatch.setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66")
+    monkeypatch.setattr(few_rows, "library", lambda: watched)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for dtype in ("float32", "int8", "int4"):
+        assert_product(dtype, 96, 130, 3, has_vnni())
+        fast, before = optimized(heedful.create("gpt-micro", seed=0), dtype), watched.calls
+        fast.generate(torch.arange(2 * 40).view(2, 40) % 60 + 3, max_new_tokens=12, min_new_tokens=12)
+        assert watched.calls > before
 
 
 @pytest.mark.usefixtures("fresh_library")

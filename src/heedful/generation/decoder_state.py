@@ -16,6 +16,7 @@ from torch import Tensor
 from heedful.cache import Cache
 from heedful.config import LanguageHead, LearnedPosition, StackConfig, patches_of
 from heedful.errors import HeedfulError
+from heedful.kernels.compiled_step import stored_dtype
 from heedful.layers.embedding import check_ids
 from heedful.layers.mask import attended_tokens
 
@@ -108,7 +109,9 @@ class DecoderState:
         self._cache_steps, depth = steps, self.stack.depth
         windows = (None,) * depth if self.keeps_all else self.stack.windows
         capacity = None if steps is None or None not in windows else self.prompt.size(1) + steps
-        self.cache = Cache(depth, capacity=capacity, window=windows)
+        # calls of several tokens, after which a cache is cropped, take other kernels
+        dtype = None if self.keeps_all else stored_dtype(self.model.decoder, len(self.ids))
+        self.cache = Cache(depth, capacity=capacity, window=windows, dtype=dtype)
 
     def prefill(self) -> Tensor:
         """Returns the logits (B, V) after the prompt."""

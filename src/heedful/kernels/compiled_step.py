@@ -101,6 +101,18 @@ def reads_prompts(stack: Stack) -> bool:
     return step is not None and step.most_rows >= PROMPT_ROWS
 
 
+def stored_dtype(stack: Stack, rows: int) -> torch.dtype | None:
+    """Returns the dtype in which keys and values of ``rows`` rows are best stored; None: in which they are computed.
+
+    Beside weights of 8 or 4 bits it is bfloat16, which a compiled step reads in half the time. Other kernels would
+    convert all keys in each step. A memory is stored as it is computed, and all must be of one dtype.
+    """
+    step = step_of(stack) if stack.layout is compiled_layout else None
+    if step is None or not step.attends_in_bfloat16 or rows > step.most_rows:
+        return None
+    return torch.bfloat16 if all(len(heads) == 1 for heads in step.heads) else None
+
+
 def has_compiled_steps(stack: Stack) -> bool:
     """Returns True if a stack decodes by a compiled step, which leaves its parts, and their hooks, uncalled."""
     return stack.layout is compiled_layout and step_of(stack) is not None
@@ -420,6 +432,7 @@ class CompiledStep:
                     buffer[:, :, :length] = 0  # at padding
             self.set_addresses(keys[2 * layer], buffers, 0)
             keys[2 * layer].slots, keys[2 * layer].rows = columns.data_ptr(), rows.data_ptr()
+        halves = buffers[0].dtype is torch.bfloat16
         tokens, places = tokens_needed(stack, batch), rows * length + columns
         selected = None
         if tokens != ALL_TOKENS:
@@ -428,7 +441,7 @@ class CompiledStep:
             places = places[selected]
         own_positions = positions.queries.expand(count, length)[real][None]
         rotation = stack.encoding(own_positions, own_positions[:, :0])
-        y = self.sequences(x[real].to(batch.x.dtype), lengths, tokens, selected, rotation, keys).to(x.dtype)
+        y = self.sequences(x[real].to(batch.x.dtype), lengths, tokens, selected, rotation, keys, halves).to(x.dtype)
         return torch.zeros_like(x).flatten(0, 1).index_copy(0, places, y).view_as(x)
 
     def sequences(
@@ -439,6 +452,7 @@ class CompiledStep:
         selected: Tensor | None,
         rotation: PositionEncoding,
         keys: Any = None,
+        bfloat16_keys: bool = False,
     ) -> Tensor:
         """Returns the final hidden states (M, D) in float32 of sequences of these lengths, one after another.
 
@@ -448,6 +462,7 @@ class CompiledStep:
             selected: (M,) their rows; None: all.
             rotation: the positions of the rows.
             keys: where new keys and values are stored; None: nowhere.
+            bfloat16_keys: whether they are stored in bfloat16, else in float32.
         """
         rows = len(x)
         scratch = torch.empty(rows * self.shared, dtype=torch.float32, device="cpu")
@@ -457,7 +472,7 @@ class CompiledStep:
         call = Call(
             rows=rows,
             threads=torch.get_num_threads(),
-            bfloat16_keys=x.dtype is torch.bfloat16,
+            bfloat16_keys=bfloat16_keys,
             scratch=scratch.data_ptr(),
             keys=keys,
             width=self.dim,

@@ -23,7 +23,7 @@ Store = Callable[[Stored, Stored, Tensor, Tensor], None]
 def store_columns(buffers: Stored, new: Stored, rows: Tensor, columns: Tensor) -> None:
     """Stores the keys and values ``new`` (R, K, 1, E) in the ``rows`` and ``columns`` (R,) of the buffers."""
     for buffer, tokens in zip(buffers, new, strict=True):
-        buffer[rows, :, columns] = tokens[:, :, 0]
+        buffer[rows, :, columns] = tokens[:, :, 0].to(buffer.dtype)
 
 
 class StaticAttention(AttentionCache):
@@ -50,9 +50,10 @@ class StaticAttention(AttentionCache):
 
     def update(self, project: Project) -> KeysValues:
         """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all columns (B, K, C, E)."""
-        self.store(self.buffers, project(), self.rows, self.new_columns)
+        new = project()
+        self.store(self.buffers, new, self.rows, self.new_columns)
         key, value = selected_rows(self.buffers, self.rows) if self.is_shared else self.buffers
-        return key, value
+        return key.to(new[0].dtype), value.to(new[1].dtype)
 
 
 class Ring(NamedTuple):
