@@ -26,12 +26,14 @@ class Emulated:
         command: of the compiler, with its flags; without those that name the source and the program.
         folder: for the program, and the memory of a call.
         emulator: the command that runs the program.
-        library: the library of this processor, where the program has its layout of weights; None: rows of weights.
+
+    What is no call of a program, such as rounding weights, is left to this processor's library. Weights are interleaved
+    as there, without an emulator.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, emulator: Sequence[str] = (), library: Any = None) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, emulator: Sequence[str] = ()) -> None:
         self.program, self.file, self.emulator = folder / "emulated", folder / "memory", emulator
-        self.library, self.calls = library, 0
+        self.library, self.calls = few_rows.library(), 0
         objects = folder / "emulated.o"
         included = ("-include", str(few_rows.SOURCE), "-c", str(DRIVER), "-o", str(objects))
         subprocess.run([*command, *included], check=True)
@@ -41,11 +43,10 @@ class Emulated:
 
     def interleaved(self) -> int:
         """As in the source."""
-        return 0 if self.library is None else int(self.library.interleaved())
+        return 0 if self.emulator else int(self.library.interleaved())
 
-    def interleave(self, *given: Any) -> None:
-        """As in the source."""
-        self.library.interleave(*given)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
 
     def run_sequences(self, operations: Any, count: int, call: Any) -> None:
         """Computes ``few_rows.run_sequences``."""

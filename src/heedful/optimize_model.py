@@ -112,6 +112,8 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
     if dtype_name not in LINEAR_CLASSES:
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
+    if model.device.type == "cpu":
+        keep_memory()  # what a linear map needs while it is made serves the next
     linear_class, other_dtype = _linear_class(model, dtype_name)
     captures = compiled_decoding and generates(model) and can_capture(model.device)
     compiled: tuple[str, ...] = ()
@@ -132,7 +134,6 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
         apply_plan(model, "cpu-compiled" if ready and makers else "cpu-inference")
         model.compiling = Preparation(model) if ready is False else None
-        keep_memory()
     else:
         apply_plan(model, "gpu")
     model.optimised, model.prepacked = dtype_name, parameters_before - model.count()

@@ -158,6 +158,40 @@ def assert_product(dtype: str, into: int, out: int, rows: int, is_rounded: bool)
     assert_close(y, F.linear(x.double(), rounded, bias.double()).to(y.dtype), "forward")
 
 
+WEIGHTS_TO_ROUND = {
+    "rows": torch.randn(37, 96, generator=torch.Generator().manual_seed(1)),
+    "transposed": torch.randn(96, 37, generator=torch.Generator().manual_seed(2)).mT,
+    "a part": torch.randn(40, 300, generator=torch.Generator().manual_seed(3))[3:, 100:196],
+    "ties": torch.arange(2 * 96).view(2, 96) % 128 / 127 * 254 - 127.0,
+    "zeros": torch.zeros(3, 32),
+    "tiny": torch.full((2, 32), 1e-40),
+    "alike": torch.full((2, 32), 3.7),
+    "large": torch.tensor([[3.4e38, -3.4e38, *[1.0] * 30]]),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS_TO_ROUND)
+@pytest.mark.parametrize("dtype", GROUPS)
+def test_weights_are_rounded_as_without_compiled_code(dtype: str, name: str) -> None:
+    weight = WEIGHTS_TO_ROUND[name]
+    for found, expected in zip(
+        few_rows.rounded_numbers(CLASSES[dtype], weight), CLASSES[dtype].numbers(weight), strict=True
+    ):
+        assert found.is_contiguous()
+        assert found.dtype is expected.dtype
+        if name != "large":  # infinite scales and their levels
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", GROUPS)
+def test_a_weight_that_is_not_a_number_stays_visible(dtype: str) -> None:
+    weight = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    weight[1, 40] = torch.nan
+    _, scales, *_ = few_rows.rounded_numbers(CLASSES[dtype], weight)
+    assert scales.isnan().sum() == 1
+    assert scales[1].isnan().any()
+
+
 def has_vnni() -> bool:
     return "avx512_vnni" in Path("/proc/cpuinfo").read_text()
 
@@ -727,6 +761,9 @@ def test_other_processors(build: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
                 for rows in (1, 2, 3, 8, *((20, 40) if rounds else ())):
                     assert_product(dtype, into, out, rows, rounds)
         test_a_row_of_odd_numbers(dtype, "nan")
+    for dtype in GROUPS:
+        for name in WEIGHTS_TO_ROUND:
+            test_weights_are_rounded_as_without_compiled_code(dtype, name)
     test_every_number_of_float16(32)
     for stack in STACKS:
         assert_steps_equal(*pair(stack), 3, decoder_logits)
@@ -785,7 +822,7 @@ def test_processors_in_an_emulator(name: str, monkeypatch: pytest.MonkeyPatch, t
 def test_threads_do_not_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """ThreadSanitizer ends a program that does: steps of few rows, several steps a call, and whole sequences."""
     flags = ("-fsanitize=thread", "-DOWN_THREADS", "-g1", "-Wno-tsan")
-    watched = Emulated(("g++", *few_rows.FLAGS, *flags), tmp_path, library=few_rows.library())
+    watched = Emulated(("g++", *few_rows.FLAGS, *flags), tmp_path)
     monkeypatch.setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66")
     monkeypatch.setattr(few_rows, "library", lambda: watched)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -860,7 +897,8 @@ def no_home() -> Path:
 
 
 FUNCTIONS = (
-    "void run() {} void run_sequences() {} long interleaved() { return 0; } void interleave() {} void checksum() {}"
+    "void run() {} void run_sequences() {} long interleaved() { return 0; } void interleave() {} void checksum() {} "
+    "void round8() {} void round4() {}"
 )
 
 
@@ -913,7 +951,7 @@ def test_no_library_of_another_user_is_loaded(
         pytest.skip("only root can give a file to another user")
     monkeypatch.setenv("HEEDFUL_CACHE", str(open_folder / "cache"))
     with monkeypatch.context() as patched:  # a second library of one path would not be loaded
-        functions = {name: Mock() for name in ("run", "run_sequences", "interleaved", "interleave", "checksum")}
+        functions = {name: Mock() for name in re.findall(r"(\w+)\(\)", FUNCTIONS)}
         patched.setattr(few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(**functions))
         few_rows.library()
     (file,) = open_folder.rglob("*.so")

@@ -1310,6 +1310,82 @@ extern "C" void interleave(const char* rows, int64_t count, int64_t bytes, int64
     }
 }
 
+// ------------------------------------------------------------------------------------------- rounding of weights
+
+namespace {
+
+// Calls f(first row, how many, their numbers, their distance) for 16 rows of a weight at a time, wherever they lie:
+// ``row`` and ``input`` are the distances in memory from one row and input to the next.
+template <class Function>
+void for_rows(const float* weight, int64_t outputs, int64_t inputs, int64_t row, int64_t input, int64_t threads,
+              const Function& f) {
+    const int64_t stride = inputs + 16;  // not a multiple of 4 KiB: rows have lines of the cache
+#pragma omp parallel for num_threads(threads)
+    for (int64_t first = 0; first < outputs; first += 16) {
+        static thread_local std::vector<float> rows;
+        rows.resize(16 * stride);
+        const int64_t count = std::min<int64_t>(16, outputs - first);
+        const float* from = weight + first * row;
+        if (input == 1)
+            for (int64_t r = 0; r < count; r++) std::memcpy(&rows[r * stride], from + r * row, inputs * sizeof(float));
+        else
+            for (int64_t k = 0; k < inputs; k++)
+                for (int64_t r = 0; r < count; r++) rows[r * stride + k] = from[r * row + k * input];
+        f(first, count, rows.data(), stride);
+    }
+}
+
+// max |x|, NaN if one is there: a number's bits without its sign are in the order of the numbers, and NaN's are the last.
+inline float largest_of(const float* x, int64_t count) {
+    uint32_t largest = 0;
+    for (int64_t k = 0; k < count; k++) largest = std::max(largest, bits_of(x[k]) & 0x7fffffffu);
+    return from_bits(largest);
+}
+
+constexpr float TINY = 0x1p-126f;  // the least normal number
+
+}  // namespace
+
+// Levels (out, in) and scales (out,) of a weight, the numbers of Int8Linear: s = max |w| / most, q = w / s.
+extern "C" void round8(const float* weight, int64_t outputs, int64_t inputs, int64_t row, int64_t input, int64_t most,
+                       int8_t* levels, float* scales, int64_t threads) {
+    for_rows(weight, outputs, inputs, row, input, threads, [=](int64_t first, int64_t count, const float* rows, int64_t stride) {
+        for (int64_t r = 0; r < count; r++) {
+            const float* x = rows + r * stride;
+            float scale = largest_of(x, inputs) / most;
+            scale = scale < TINY ? TINY : scale;
+            scales[first + r] = scale;
+            int8_t* q = levels + (first + r) * inputs;
+            for (int64_t k = 0; k < inputs; k++) q[k] = (int8_t)(int32_t)__builtin_rintf(x[k] / scale);
+        }
+    });
+}
+
+// Levels (out, in), scales and middles (out, in / 32) of a weight, the numbers of Int4Linear.
+extern "C" void round4(const float* weight, int64_t outputs, int64_t inputs, int64_t row, int64_t input, uint8_t* levels,
+                       uint16_t* scales, uint16_t* middles, int64_t threads) {
+    for_rows(weight, outputs, inputs, row, input, threads, [=](int64_t first, int64_t count, const float* rows, int64_t stride) {
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t g = 0; g < inputs / STEP; g++) {
+                const float *x = rows + r * stride + g * STEP, largest = largest_of(x, STEP);
+                float low = x[0], high = x[0];
+                for (int64_t k = 1; k < STEP; k++) low = std::min(low, x[k]), high = std::max(high, x[k]);
+                if (largest != largest) low = high = largest;
+                const float wide = (high - low) / 15;
+                const int64_t place = (first + r) * (inputs / STEP) + g;
+                scales[place] = BFloat16Cache::stored(wide < TINY ? TINY : wide);
+                const float scale = BFloat16Cache::one(scales[place]);
+                middles[place] = BFloat16Cache::stored(low + 8 * scale);
+                const float middle = BFloat16Cache::one(middles[place]);
+                uint8_t* q = levels + (first + r) * inputs + g * STEP;
+                for (int64_t k = 0; k < STEP; k++) {
+                    const float level = __builtin_rintf((x[k] - middle) / scale) + 8;
+                    q[k] = (uint8_t)(int32_t)(level < 0 ? 0.0f : level > 15 ? 15.0f : level);
+                }
+            }
+    });
+}
+
 // A number of ``bytes`` of memory: Σ (a + 2i) (b + 2i + 1) over its pairs (a, b) of 32 bits, numbered from 0.
 extern "C" uint64_t checksum(const char* memory, int64_t bytes, int64_t threads) {
     const int64_t pairs = bytes / 8;

@@ -49,6 +49,7 @@ from heedful.kernels.prepacked_linear import (
     Int8Linear,
     PrepackedLinear,
     activation_name,
+    int8_weight_levels,
 )
 from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
@@ -152,6 +153,24 @@ def weights_of(linear_class: type[PrepackedLinear], numbers: Sequence[Tensor]) -
     return Weights(interleaved(values, 1 if values.dtype is torch.float32 else TILE))
 
 
+def rounded_numbers(linear_class: type[PrepackedLinear], weight: Tensor) -> Sequence[Tensor]:
+    """Returns ``linear_class.numbers(weight)``; of int8 and int4 by compiled code, which reads the weight once."""
+    weight = weight.detach()
+    if linear_class not in (Int8Linear, Int4Linear) or weight.dtype is not torch.float32 or not weight.numel():
+        return linear_class.numbers(weight)
+    (outputs, inputs), threads = weight.shape, torch.get_num_threads()
+    given = (weight.data_ptr(), outputs, inputs, *weight.stride())
+    empty = partial(torch.empty, device="cpu")
+    if linear_class is Int8Linear:
+        levels, scales = empty(outputs, inputs, dtype=torch.int8), empty(outputs, dtype=torch.float32)
+        library().round8(*given, int8_weight_levels(), levels.data_ptr(), scales.data_ptr(), threads)
+        return levels, scales
+    levels = empty(outputs, inputs, dtype=torch.uint8)
+    scales, middles = (empty(outputs, inputs // Int4Linear.GROUP, dtype=torch.bfloat16) for _ in range(2))
+    library().round4(*given, levels.data_ptr(), scales.data_ptr(), middles.data_ptr(), threads)
+    return levels, scales, middles
+
+
 def is_interleaved() -> bool:
     """Returns True if the compiled kernels read interleaved weights, as on processors with AVX512-VNNI."""
     return bool(library().interleaved())
@@ -242,6 +261,9 @@ def _library() -> Any:
     loaded.run_sequences.argtypes, loaded.run_sequences.restype = (c_void_p, c_int64, c_void_p), None
     loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
     loaded.checksum.argtypes, loaded.checksum.restype = (c_void_p, c_int64, c_int64), c_uint64
+    loaded.round8.argtypes = (c_void_p, *(c_int64,) * 5, c_void_p, c_void_p, c_int64)
+    loaded.round4.argtypes = (c_void_p, *(c_int64,) * 4, c_void_p, c_void_p, c_void_p, c_int64)
+    loaded.round8.restype = loaded.round4.restype = None
     loaded.interleave.restype = None
     loaded.interleave.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64)
     return loaded
@@ -373,7 +395,8 @@ class CompiledLinear(PrepackedLinear):
     ) -> None:
         linear_class.check(weight)
         activation_name(activation)  # raises for one without a kernel
-        super().__init__(weight, bias, activation, numbers=linear_class.numbers(weight))
+        numbers = linear_class.numbers if waits else partial(rounded_numbers, linear_class)
+        super().__init__(weight, bias, activation, numbers=numbers(weight))
         self.linear_class, self.dtype = linear_class, weight.dtype
         self.bias = None if bias is None else bias.detach().float().clone()
         self.weights: Weights | None = None
