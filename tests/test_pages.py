@@ -147,7 +147,7 @@ def test_the_reference_is_linked(page: Path) -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     links = re.findall(r"\]\(api\.md(?:#([\w-]+))?\)", text_of(page))
-    assert links or page.name in ("results.md", "benchmarks.md", "benchmarks-training.md", "processes.md")
+    assert links or page.name in ("results.md", "benchmarks.md", "processes.md")
     assert set(filter(None, links)) <= anchors
 
 

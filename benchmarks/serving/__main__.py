@@ -13,11 +13,15 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.serving.load import Answer, Request, Target, closed_loops, figures, open_loop
 from benchmarks.serving.servers import DTYPES, SERVERS, Absent, Setting, memory
+from benchmarks.speed import machine, page, results
+from benchmarks.speed.works import SERVING
 
 HEAD = f"{'server':14}{'clients':>8}{'tokens/s':>10}{'first p50':>11}{'p99':>8}{'gap p99':>9}{'RSS MiB':>9}"
 
@@ -35,7 +39,9 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=0, help="tokens of a prompt that comes again and again meanwhile")
     parser.add_argument("--requests", type=int, default=0, help="number of mixed requests, after the loads")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", help="a JSON file for the figures")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each server is started and loaded, in turns")
+    parser.add_argument("--out", help="a JSON file for the figures of each round")
+    parser.add_argument("--docs", type=Path, help="the page of speeds, whose rows of this model are written")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server that runs is stopped too
     if given.short:
@@ -47,9 +53,44 @@ def main() -> None:
         clients = [int(number) for number in given.clients.split(",")]
         # The overload is ten times as many requests as are answered: long answers make them few enough for one client.
         sizes = (range(4, 9), range(32, 49)) if given.short else (range(16, 129), range(32, 129))
-        told = measure(folder, Path(made), given.servers.split(","), clients, given, sizes)
+        began = time.perf_counter()
+        names = given.servers.split(",")
+        rounds = [
+            measure(folder, Path(made), names[:: -1 if turn % 2 else 1], clients, given, sizes)
+            for turn in range(given.rounds)
+        ]
+        minutes = (time.perf_counter() - began) / 60
     if given.out:
-        Path(given.out).write_text(json.dumps(told, indent=1), encoding="utf-8")
+        Path(given.out).write_text(json.dumps(rounds, indent=1), encoding="utf-8")
+    if given.docs is not None:
+        settings = {"rounds": given.rounds, "threads": given.threads, "device": "cpu", "short": given.short}
+        told = served(folder.name, rounds, names, clients, given.dtype)
+        told["runs"] = [{"date": date.today().isoformat(), "machine": machine.described(), "settings": settings}]
+        told["runs"][0] |= {"ceilings": {}, "minutes": minutes}
+        print("written: " + ", ".join(map(str, page.add(told, given.docs))))
+
+
+def served(
+    model: str, rounds: Sequence[dict[str, Any]], names: Sequence[str], clients: Sequence[int], dtype: str
+) -> dict[str, Any]:
+    """Returns the works of the page: a number of clients each, a token of all of them together as its unit."""
+    left_out = {f"{name} {dtype}": one["absent"] for one in rounds for name in names if "absent" in one[name]}
+    present = [name for name in names if f"{name} {dtype}" not in left_out]
+    works = []
+    for number in clients:
+        loads = {name: [one[name][str(number)] for one in rounds] for name in present}
+        ms = {name: [1e3 / load["tokens_per_second"] for load in of] for name, of in loads.items()}
+        found = [
+            {"name": f"{name} {dtype}", "program": name, "precision": dtype, "way": "", "ms": median(taken)}
+            | {"rounds_ms": taken, "share": None, "apart": None, "agrees": None}
+            | {"first_p99": median(load["first_p99"] for load in loads[name])}
+            | ({"ours_faster": results.ratio(taken, ms["ours"])} if name != "ours" and "ours" in ms else {})
+            for name, taken in ms.items()
+        ]
+        work = {"name": f"{model} served, {number} client{'s' * (number > 1)}", "row": SERVING}
+        work |= {"model": model, "batch": number}
+        works.append({"run": 0, "work": work, "unit": "ms a token", "bound_ms": {}, "results": found})
+    return {"format": results.FORMAT, "works": works, "left_out": {SERVING: left_out}}
 
 
 def measure(

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.speed import report, results
 from benchmarks.speed.results import LOSSES, TOLERANCE, fastest
-from benchmarks.speed.works import PRECISIONS, action, title
+from benchmarks.speed.works import LOADING, PRECISIONS, SERVING, action, title
 from heedful.views.figures import bars
 
 ANSWERING, TRAINING = "answering", "training"
@@ -127,9 +127,17 @@ def kinds(told: Mapping[str, Any]) -> set[str]:
     return {TRAINING if action(work["work"]["row"]) == TRAINING else ANSWERING for work in told["works"]}
 
 
-def command(told: Mapping[str, Any], file: Path) -> str:
-    """The command that measures these rows again."""
-    return f"python -m benchmarks.speed --rows {','.join(report.rows(told['works']))} --docs docs/{file.name}"
+def commands(told: Mapping[str, Any], file: Path) -> str:
+    """The commands that measure these rows again."""
+    rows = report.rows(told["works"])
+    found = []
+    if own := [row for row in rows if row != SERVING]:
+        found.append(f"    python -m benchmarks.speed --rows {','.join(own)} --docs docs/{file.name}")
+    for model in dict.fromkeys(work["work"]["model"] for work in rows.get(SERVING, ())):
+        rounds = max(told["runs"][work["run"]]["settings"]["rounds"] for work in rows[SERVING])
+        asked = f"--rounds {rounds} --overload 0 --docs docs/{file.name}"
+        found.append(f"    python -m benchmarks.serving {model} {asked}")
+    return "\n".join(found)
 
 
 def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
@@ -141,10 +149,10 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
         yield f"![Speed of Heedful relative to the fastest other program of each work]({picture})"
     yield (
         "Heedful and other programs compute the same work with the same weights and threads, in turns in one "
-        "run. *Ours is* is the speed of Heedful relative to a program; above 1, Heedful is faster. One command "
-        f"measures all of it, and writes this page from `{file.with_suffix('.json').name}`:"
+        "run. *Ours is* is the speed of Heedful relative to a program; above 1, Heedful is faster. These commands "
+        f"measure all of it, and write this page from `{file.with_suffix('.json').name}`:"
     )
-    yield f"    {command(told, file)}"
+    yield commands(told, file)
     answering = [work for work in told["works"] if action(work["work"]["row"]) != TRAINING]
     if answering:
         yield "## Without a flag"
@@ -208,7 +216,10 @@ def pairs(works: Sequence[Mapping[str, Any]], takes: Takes) -> str:
 def table(works: Sequence[Mapping[str, Any]]) -> str:
     """The works of a row side by side, a program a line."""
     names = list(dict.fromkeys(one["name"] for work in works for one in work["results"]))
-    heads = [f"{work['work']['name']}, {work['unit']} | of the bound | ours is" for work in works]
+    second = "of the bound"
+    if works[0]["work"]["row"] == SERVING:
+        second = "first token, ms"
+    heads = [f"{work['work']['name']}, {work['unit']} | {second} | ours is" for work in works]
     lines = [f"| | {' | '.join(heads)} |", "|---|" + "--:|" * (3 * len(works))]
     for name in names:
         cells = [cell(next((one for one in work["results"] if one["name"] == name), None)) for work in works]
@@ -223,7 +234,8 @@ def cell(one: Mapping[str, Any] | None) -> str:
     time = report.number(one["ms"])
     if one["agrees"] is False:
         return f"~~{time}~~ other outputs | |"
-    return " | ".join((time, report.line(one)[3], report.faster(one)))
+    second = report.number(one["first_p99"]) if "first_p99" in one else report.line(one)[3]
+    return " | ".join((time, second, report.faster(one)))
 
 
 def how(told: Mapping[str, Any]) -> Iterator[str]:
@@ -239,6 +251,17 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
     )
     if ANSWERING in kinds(told):
         yield from of_answers()
+    if SERVING in report.rows(told["works"]):
+        yield (
+            "A server runs in its own process, clients on the same cores, in a closed loop: each asks again when its "
+            "answer is complete. A time is that of a token of all clients together; *first token* is the 99th "
+            "percentile from the request to the first token. Answers are not compared."
+        )
+    if LOADING in report.rows(told["works"]):
+        yield (
+            "A model is opened from files that the system has read before: none waits for a disk. Under int8 and int4 "
+            "ours rounds the weights while it opens the folder; the files of the others hold them rounded."
+        )
     if TRAINING in kinds(told):
         yield from of_steps()
     for number, run in enumerate(told["runs"]):
@@ -300,7 +323,7 @@ def left(told: Mapping[str, Any]) -> Iterator[str]:
     yield "## What is not measured"
     reasons = {name: why for row in told["left_out"].values() for name, why in row.items()}
     general = (
-        "Loading and converting; reading and writing text; memory. Sampling, and rows that end at different "
+        "Converting; reading and writing text; memory. Sampling, and rows that end at different "
         "times. `transformers` compiled, whose first call takes over a minute. Other "
         "machines: the ratios hold for this one."
     )

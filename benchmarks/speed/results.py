@@ -10,11 +10,12 @@ from typing import Any
 
 from benchmarks.speed import bounds
 from benchmarks.speed.rounds import Times
-from benchmarks.speed.works import ROWS, Competitor, Work, data
+from benchmarks.speed.works import ROWS, SERVING, Competitor, Work, data
 
 # the judge's number that rounding explains, by precision; four bits are lossy: theirs is told and not judged
 MOST = 1e9  # JSON has no infinity
 FORMAT = 2  # of the JSON
+ORDER = (*ROWS, SERVING)  # of rows on the page
 LOSSES = {"float32": 2e-3, "bfloat16": 0.05}  # of losses in training
 TOLERANCE = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5, "int8": 1.0}
 
@@ -72,7 +73,7 @@ def joined(*several: Mapping[str, Any]) -> dict[str, Any]:
     for told in several:
         works |= {work["work"]["name"]: (work, told["runs"][work["run"]]) for work in told["works"]}
         left_out |= told["left_out"]
-    ordered = sorted(works.values(), key=lambda pair: ROWS.index(pair[0]["work"]["row"]))
+    ordered = sorted(works.values(), key=lambda pair: ORDER.index(pair[0]["work"]["row"]))
     runs = [run for told in several for run in told["runs"] if any(of is run for _, of in ordered)]
     place = {id(run): number for number, run in enumerate(runs)}
     rows = {work["work"]["row"] for work, _ in ordered}
@@ -80,7 +81,7 @@ def joined(*several: Mapping[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "runs": runs,
         "works": [{**work, "run": place[id(run)]} for work, run in ordered],
-        "left_out": {row: left_out[row] for row in ROWS if row in rows},
+        "left_out": {row: left_out[row] for row in ORDER if row in rows},
     }
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed.programs import Absent, Call, Ready, Setting
-from benchmarks.speed.works import Work, action
+from benchmarks.speed.works import LOADING, Work, action
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -64,7 +64,8 @@ class Programs:
         given = Setting(**{**setting, "model": Path(setting["model"])})
         self.device = given.device
         self.calls = {key: call for key, call in self.calls.items() if key[0] != open}
-        self.ready[open] = getattr(import_module(f"benchmarks.speed.programs.{program}"), action(row))(given)
+        make = getattr(import_module(f"benchmarks.speed.programs.{program}"), action(row))
+        self.ready[open] = opened_each_time(make, given) if row == LOADING else make(given)
         return {"opened": open}
 
     def call(self, name: str, work: Work) -> Call:
@@ -92,6 +93,16 @@ class Programs:
         """Wait for what a GPU still has to do."""
         if self.device.startswith("cuda"):
             sys.modules["torch"].cuda.synchronize()
+
+
+def opened_each_time(make: Callable[[Setting], Ready], given: Setting) -> Ready:
+    """Works whose every call opens the program again."""
+    make(given)  # a program that cannot be opened is left out
+
+    def ready(work: Work) -> Call:
+        return lambda: make(given)(work)()
+
+    return ready
 
 
 def as_array(answer: Any) -> np.ndarray:

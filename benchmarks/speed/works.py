@@ -14,8 +14,10 @@ import numpy as np
 
 LABELS, IGNORED = 10, -100
 BUSY = "busy-"
-QUIET_ALONE = ("small", "context", "deberta")  # rows without a busy one
-ACTIONS = {"small": "generation", "context": "generation", "deberta": "encoder"}
+LOADING = "loading"  # the row whose programs are opened in each call
+SERVING = "serving"  # the row that ``benchmarks.serving`` measures
+QUIET_ALONE = ("small", "context", "deberta", LOADING)  # rows without a busy one
+ACTIONS = {"small": "generation", "context": "generation", LOADING: "generation", "deberta": "encoder"}
 TEXTS = ("bert", "deberta")  # families of encoders
 
 
@@ -51,6 +53,8 @@ class Work:
         """The unit of work that a time is given for."""
         if self.steps:
             return "ms a step"
+        if self.row == LOADING:
+            return "ms"
         return "ms a token" if self.action == "generation" else "ms a batch"
 
     @property
@@ -184,6 +188,7 @@ _ANSWERING = {
         *THEIRS,
         *(Competitor(program="x_transformers", precision=word, judged=False) for word in ("float32", "bfloat16")),
     ),
+    LOADING: (*OURS, PLAIN, *ENGINE, *OPENVINO, *LLAMA_CPP, *THEIRS),
     "deberta": (*OURS[:2], PLAIN, *THEIRS),
     "vit": (
         *OURS[:2],
@@ -210,6 +215,8 @@ TITLES = {
     "small": "Generation, a Llama of 15M: prompts of 32 tokens, 64 new ones, greedy",
     "context": "Generation after long prompts, GPT-2 124M: 900 tokens, 100 new ones, greedy",
     "beam": "Beam search, 4 beams, encoder-decoder of width 512, 6 + 6 layers: sources of 30 tokens, 30 new ones",
+    LOADING: "Opening a model, GPT-2 124M: from the files to the first token after a prompt of 32",
+    SERVING: "Serving: prompts of 16 to 128 tokens, answers of 32 to 128, streamed, each client asks again at once",
     "encoder": "Encoder, BERT-base",
     "deberta": "Encoder, DeBERTa v3 base",
     "vit": "Vision, ViT-B/16",
@@ -293,6 +300,9 @@ def _rows(short: bool) -> dict[str, list[Work]]:
             new=target,
             beams=4,
         ),
+        LOADING: [
+            Work(name="GPT-2 opened", row=LOADING, batch=1, shortest=prompt, longest=prompt, new=1, **gpt2),
+        ],
         "encoder": [
             Work(name=f"BERT, 1 × {high}", batch=1, shortest=high, longest=high, **bert),
             Work(name=f"BERT, {many} × {low}–{high}", batch=many, shortest=low, longest=high, **bert),

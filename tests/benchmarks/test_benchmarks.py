@@ -392,7 +392,7 @@ def test_ratios_are_taken_within_rounds() -> None:
     [
         (
             ["--rows", "generation,beams"],
-            "there is no 'beams'; choose of generation,small,context,beam,encoder,deberta,vit",
+            "there is no 'beams'; choose of generation,small,context,beam,loading,encoder,deberta,vit",
         ),
         (["--rounds", "0"], "whole numbers from 1"),
     ],

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.serving.__main__ import served  # noqa: E402
 from benchmarks.serving.load import Answer, Request, Target, ask, figures, open_loop, percentile  # noqa: E402
 from benchmarks.serving.servers import SERVERS  # noqa: E402
+from benchmarks.speed import machine, page  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["ours", "llama_cpp", "ctranslate2", "naive", "transformers"])
@@ -28,7 +31,7 @@ def test_a_short_load(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.serving", "--short", "--threads", "1", "--servers", name]
     done = subprocess.run([*command, "--out", str(tmp_path / "out.json")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    told = json.loads((tmp_path / "out.json").read_text())[name]
+    told = json.loads((tmp_path / "out.json").read_text())[0][name]
     assert "absent" not in told, told
     for row in (told["2"], told["overload"]):
         assert row["sent"] == sum(row[kind] for kind in ("complete", "refused", "cancelled", "cut", "failed")), row
@@ -54,6 +57,29 @@ def test_figures() -> None:
     assert told["gap_p99"] == pytest.approx(500)
     assert told["refusal_p99"] == pytest.approx(10)
     assert percentile([], 0.5) is None
+
+
+def test_the_page_has_the_loads_of_all_rounds(tmp_path: Path) -> None:
+    def one(ours: float, other: float) -> dict[str, Any]:
+        loads = {"ours": ours, "llama_cpp": other}
+        told = {
+            name: {"2": {"tokens_per_second": speed, "first_p99": 1e4 / speed}, "1": {}}
+            for name, speed in loads.items()
+        }
+        return {**told, "naive": {"absent": "it is not there"}}
+
+    rounds = [one(100.0, 50.0), one(200.0, 50.0), one(400.0, 25.0)]
+    told = served("small", rounds, ("ours", "llama_cpp", "naive"), (2,), "float32")
+    settings = {"rounds": 3, "threads": 2, "device": "cpu", "short": False}
+    run = {"date": "2026-01-01", "machine": machine.described(), "settings": settings, "ceilings": {}, "minutes": 1.0}
+    page.add({**told, "runs": [run]}, tmp_path / "benchmarks.md")
+    text = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| | small served, 2 clients, ms a token | first token, ms | ours is |\n" in text
+    assert "| ours float32 | 5.00 | 50.0 |  |\n| llama_cpp float32 | 20.0 | 200 | 4.00 × |\n" in text
+    assert "| small served, 2 clients, ms a token | 5.00 | float32 | 20.0 | llama_cpp float32 | 4.00 × |" in text
+    assert "- naive float32: it is not there" in text
+    assert "    python -m benchmarks.serving small --rounds 3 --overload 0 --docs docs/benchmarks.md\n" in text
+    assert "python -m benchmarks.speed" not in text
 
 
 def chunked(*parts: bytes) -> bytes:
