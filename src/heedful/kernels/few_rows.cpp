@@ -1428,7 +1428,8 @@ extern "C" int64_t run(const Operation* operations, int64_t count, const Call* c
 }
 
 // Computes the operations for whole sequences, whose rows ``call.starts`` tells; see whole_sequences.h.
-extern "C" void run_sequences(const Operation* operations, int64_t count, const Call* call) {
+extern "C" void run_sequences([[maybe_unused]] const Operation* operations, [[maybe_unused]] int64_t count,
+                              [[maybe_unused]] const Call* call) {
 #ifdef IS_INTERLEAVED
 #pragma omp parallel num_threads(call->threads)
     compute_sequences(operations, count, *call);
