@@ -75,11 +75,14 @@ def served(
 ) -> dict[str, Any]:
     """Returns the works of the page: a number of clients each, a token of all of them together as its unit."""
     left_out = {f"{name} {dtype}": one["absent"] for one in rounds for name in names if "absent" in one[name]}
-    present = [name for name in names if f"{name} {dtype}" not in left_out]
     works = []
     for number in clients:
-        loads = {name: [one[name][str(number)] for one in rounds] for name in present}
-        ms = {name: [1e3 / load["tokens_per_second"] for load in of] for name, of in loads.items()}
+        loads = {name: [one[name].get(str(number), {}) for one in rounds] for name in names}
+        for name, of in loads.items():
+            if not all(load.get("tokens_per_second") and load.get("first_p99") for load in of):
+                left_out.setdefault(f"{name} {dtype}", f"no answer was complete, of {number} clients")
+        present = [name for name in names if f"{name} {dtype}" not in left_out]
+        ms = {name: [1e3 / load["tokens_per_second"] for load in loads[name]] for name in present}
         found = [
             {"name": f"{name} {dtype}", "program": name, "precision": dtype, "way": "", "ms": median(taken)}
             | {"rounds_ms": taken, "share": None, "apart": None, "agrees": None}
@@ -87,7 +90,8 @@ def served(
             | ({"ours_faster": results.ratio(taken, ms["ours"])} if name != "ours" and "ours" in ms else {})
             for name, taken in ms.items()
         ]
-        work = {"name": f"{model} served, {number} client{'s' * (number > 1)}", "row": SERVING}
+        kind = "" if dtype == "float32" else f" in {dtype}"
+        work = {"name": f"{model} served{kind}, {number} client{'s' * (number > 1)}", "row": SERVING}
         work |= {"model": model, "batch": number}
         works.append({"run": 0, "work": work, "unit": "ms a token", "bound_ms": {}, "results": found})
     return {"format": results.FORMAT, "works": works, "left_out": {SERVING: left_out}}

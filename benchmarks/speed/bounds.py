@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.speed.works import LABELS, TEXTS, Work
+from benchmarks.speed.works import LABELS, LOADING, TEXTS, Work
 
 # bytes a weight, and of a remembered number: what is computed in float32 is remembered in float32
 BYTES = {"float32": (4, 4), "bfloat16": (2, 2), "float16": (2, 4), "int8": (1, 4), "int4": (0.5, 4)}
@@ -43,9 +43,10 @@ SIZES = {  # of the models in ``weights``: width, layers, and numbers to choose 
 
 
 def milliseconds(work: Work, precision: str, ceilings: Mapping[str, float]) -> float | None:
-    """At least, of one unit of the work; None where the machine's speed under this precision is not known."""
+    """At least, of one unit of the work; None where the machine's speed under this precision is not known, and
+    of opening a model."""
     speed = ceilings.get(COMPUTED.get(precision, precision))
-    if speed is None:
+    if speed is None or work.row == LOADING:
         return None
     if work.steps:
         operations, parameters = _training(work)

@@ -133,10 +133,10 @@ def commands(told: Mapping[str, Any], file: Path) -> str:
     found = []
     if own := [row for row in rows if row != SERVING]:
         found.append(f"    python -m benchmarks.speed --rows {','.join(own)} --docs docs/{file.name}")
-    for model in dict.fromkeys(work["work"]["model"] for work in rows.get(SERVING, ())):
-        rounds = max(told["runs"][work["run"]]["settings"]["rounds"] for work in rows[SERVING])
-        asked = f"--rounds {rounds} --overload 0 --docs docs/{file.name}"
-        found.append(f"    python -m benchmarks.serving {model} {asked}")
+    served = {(work["work"]["model"], work["results"][0]["precision"]): work["run"] for work in rows.get(SERVING, ())}
+    for (model, precision), run in served.items():
+        asked = f"--dtype {precision} --rounds {told['runs'][run]['settings']['rounds']} --overload 0"
+        found.append(f"    python -m benchmarks.serving FOLDER/{model} {asked} --docs docs/{file.name}")
     return "\n".join(found)
 
 
@@ -243,7 +243,7 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
     yield "## How it is measured"
     yield (
         "Each program runs in its own process, loads once, does the work once uncounted, and then once in "
-        "each round, in turns; the others sleep meanwhile. Works "
+        "each round, in turns; the others sleep meanwhile (a model that is opened is loaded each time). Works "
         "under half a second are repeated within a turn. Times are medians over the rounds. Ratios and "
         "shares are computed within each round, against the other programs and the machine's ceilings of the "
         "same seconds, and their median is shown. The bound is the slower of reading and computing, at the "
@@ -260,7 +260,8 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
     if LOADING in report.rows(told["works"]):
         yield (
             "A model is opened from files that the system has read before: none waits for a disk. Under int8 and int4 "
-            "ours rounds the weights while it opens the folder; the files of the others hold them rounded."
+            "ours and CTranslate2 round the weights while they open them; in the files of OpenVINO and llama.cpp they "
+            "are rounded."
         )
     if TRAINING in kinds(told):
         yield from of_steps()

@@ -72,7 +72,8 @@ def joined(*several: Mapping[str, Any]) -> dict[str, Any]:
     left_out: dict[str, Any] = {}
     for told in several:
         works |= {work["work"]["name"]: (work, told["runs"][work["run"]]) for work in told["works"]}
-        left_out |= told["left_out"]
+        served = {**left_out.get(SERVING, {}), **told["left_out"].get(SERVING, {})}  # a run of it has one model
+        left_out |= {**told["left_out"], **({SERVING: served} if served else {})}
     ordered = sorted(works.values(), key=lambda pair: ORDER.index(pair[0]["work"]["row"]))
     runs = [run for told in several for run in told["runs"] if any(of is run for _, of in ordered)]
     place = {id(run): number for number, run in enumerate(runs)}
@@ -81,7 +82,7 @@ def joined(*several: Mapping[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "runs": runs,
         "works": [{**work, "run": place[id(run)]} for work, run in ordered],
-        "left_out": {row: left_out[row] for row in ORDER if row in rows},
+        "left_out": {row: left_out.get(row, {}) for row in ORDER if row in rows},
     }
 
 

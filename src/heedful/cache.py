@@ -134,8 +134,9 @@ class Growing(AttentionCache):
         """Moves the stored tensors to new buffers with room for ``new``."""
         old, count = self.pair, self.length - self.first
         self.allocated = self.buffer_size(count + new[0].size(2))
-        sizes = (*new[0].shape[:2], self.allocated, new[0].size(3))
-        self.buffers = tuple(tensor.new_empty(sizes, dtype=self.dtype) for tensor in new)
+        self.buffers = tuple(
+            tensor.new_empty((*tensor.shape[:2], self.allocated, tensor.size(3)), dtype=self.dtype) for tensor in new
+        )
         self.first, self.length, self.made_in_inference = 0, count, torch.is_inference_mode_enabled()
         for buffer, tensor in zip(self.buffers, old, strict=False):  # nothing is stored before the first call
             buffer[:, :, :count] = tensor

@@ -78,7 +78,8 @@ def test_the_page_has_the_loads_of_all_rounds(tmp_path: Path) -> None:
     assert "| ours float32 | 5.00 | 50.0 |  |\n| llama_cpp float32 | 20.0 | 200 | 4.00 × |\n" in text
     assert "| small served, 2 clients, ms a token | 5.00 | float32 | 20.0 | llama_cpp float32 | 4.00 × |" in text
     assert "- naive float32: it is not there" in text
-    assert "    python -m benchmarks.serving small --rounds 3 --overload 0 --docs docs/benchmarks.md\n" in text
+    asked = "--dtype float32 --rounds 3 --overload 0 --docs docs/benchmarks.md"
+    assert f"    python -m benchmarks.serving FOLDER/small {asked}\n" in text
     assert "python -m benchmarks.speed" not in text
 
 

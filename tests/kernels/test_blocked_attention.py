@@ -178,7 +178,7 @@ def test_without_dropout_wide_types_take_the_fused_kernel_where_it_is_fast(
         assert blocks_of(blocked_attention(q, k, v, None, None, 0.3, rate))
 
 
-@pytest.mark.parametrize(("mask", "keys"), [(None, 32), ("causal", 64)])
+@pytest.mark.parametrize(("mask", "keys"), [(None, 40), ("causal", 40)])
 def test_in_float32_the_saved_weights_are_few(mask: Any, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
     for count in (keys, keys + 1):

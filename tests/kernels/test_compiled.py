@@ -41,6 +41,8 @@ from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, Sinu
 from heedful.errors import HeedfulError
 from heedful.generation import decoder_state, stream
 from heedful.generation.decoder_state import create_state
+from heedful.generation.options import resolve
+from heedful.generation.slots import SlotDecoder
 from heedful.kernels import compiled_step, few_rows, few_rows_build
 from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.fixed_cache import SlotCache
@@ -62,6 +64,7 @@ def _needs_bfloat16(request: pytest.FixtureRequest) -> None:
 
 
 IDS = torch.tensor([[9, 14, 33, 7, 52], [8, 30, 11, 47, 5], [55, 6, 24, 13, 38], [3, 4, 5, 6, 7]])
+STORIES = Path(__file__).parents[2].parent / "shared" / "data" / "weights" / "stories260K"
 MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]]).bool()
 CLASSES = {
     "float32": FloatLinear,
@@ -162,7 +165,8 @@ WEIGHTS_TO_ROUND = {
     "rows": torch.randn(37, 96, generator=torch.Generator().manual_seed(1)),
     "transposed": torch.randn(96, 37, generator=torch.Generator().manual_seed(2)).mT,
     "a part": torch.randn(40, 300, generator=torch.Generator().manual_seed(3))[3:, 100:196],
-    "ties": torch.arange(2 * 96).view(2, 96) % 128 / 127 * 254 - 127.0,
+    "ties": torch.cat((torch.tensor([[127.0], [-127.0]]), torch.arange(95).expand(2, -1) - 40.5), 1),
+    "ties of groups": torch.cat((torch.tensor([[0.0, 15.0]]), torch.arange(30)[None] % 15 + 0.5), 1),
     "zeros": torch.zeros(3, 32),
     "tiny": torch.full((2, 32), 1e-40),
     "alike": torch.full((2, 32), 3.7),
@@ -179,7 +183,7 @@ def test_weights_are_rounded_as_without_compiled_code(dtype: str, name: str) -> 
     ):
         assert found.is_contiguous()
         assert found.dtype is expected.dtype
-        if name != "large":  # infinite scales and their levels
+        if name != "large" or dtype == "int8":  # else a scale is infinite, and levels are anything
             assert torch.equal(found, expected)
 
 
@@ -334,9 +338,7 @@ def test_bfloat16_has_a_cache_of_bfloat16(stack: str, calls: list[int]) -> None:
 def test_keys_beside_weights_of_few_bits_are_stored_in_bfloat16(dtype: str, stack: str, calls: list[int]) -> None:
     """What compiled steps and PyTorch's kernels read of such a cache is the same; a float32 one is as near as rounding
     lets it be."""
-    fast = optimized(create(stack), dtype)
-    stored = compiled_step.stored_dtype(fast.decoder, 3)
-    assert stored is torch.bfloat16
+    fast, stored = optimized(create(stack), dtype), torch.bfloat16
     with torch.inference_mode():
         whole, halves = decoder_logits(fast, 3), decoder_logits(fast, 3, stored)
         assert calls == [3] * 8
@@ -360,6 +362,7 @@ def stored_by_generation(model: Any, ids: Tensor, **settings: Any) -> set[torch.
 
 
 def test_generation_chooses_how_keys_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_step, "PROMPT_ROWS", 3)  # on any processor
     fast, plain, translator = (
         optimized(create("llama"), "int8"),
         optimized(create("llama"), "float32"),
@@ -372,6 +375,38 @@ def test_generation_chooses_how_keys_are_stored(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compiled_step.step_of(fast.decoder), "most_rows", 3)
     assert stored_by_generation(fast, IDS) == {torch.float32}
     assert stored_by_generation(fast, IDS[:3]) == {torch.bfloat16}
+    monkeypatch.setattr(compiled_step, "PROMPT_ROWS", 4)  # samples of a prompt may be more rows than are compiled
+    assert stored_by_generation(fast, IDS[:3]) == {torch.float32}
+
+
+def test_rows_of_another_dtype_join_slots_and_static_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model goes over to compiled kernels while a server has its slots; a prompt is read again beside other rows."""
+    fast, halves = optimized(create("llama"), "int8"), torch.bfloat16
+    for before, after in ((None, halves), (halves, None)):
+        monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_, dtype=before: dtype)
+        slots = SlotDecoder(fast, slots=2, capacity=50)
+        monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_, dtype=after: dtype)
+        slots.join([5, 9, 14], resolve({"max_new_tokens": 6, "min_new_tokens": 6}), limit=6)
+        tokens = []
+        while slots.rows:
+            tokens += slots.step()
+        assert len(tokens) == 6
+        dtypes = iter([before, after] * 20)
+        monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_, rest=dtypes: next(rest))
+        options = {"max_new_tokens": 30, "min_new_tokens": 30, "context": 16, "cache_implementation": "static"}
+        assert fast.generate(IDS[:1], **options).shape == (1, IDS.size(1) + 30)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_cache_of_another_dtype_is_left_to_pytorch(dtype: torch.dtype, calls: list[int]) -> None:
+    """Compiled code would write beyond it."""
+    fast, ids = optimized(create("llama"), "int8"), torch.arange(40)[None] % 60 + 1
+    caches = Cache(2, dtype=dtype), Cache(2)
+    with torch.inference_mode():
+        logits = [torch.cat((fast(ids, cache=cache), fast(ids[:, :1], cache=cache)), 1) for cache in caches]
+    assert {buffer.dtype for own, _ in caches[0].pairs for buffer in own.buffers} == {dtype}
+    assert calls == [1]  # of the other cache
+    assert float((logits[0] - logits[1]).abs().max()) < 0.1 * float(logits[1].std())
 
 
 def assert_steps_equal(plain: Any, fast: Any, rows: int, logits: Any) -> None:
@@ -419,25 +454,27 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
     assert calls or method == "prompt lookup"  # which reads the tokens it proposes together
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["gpt-micro", "stories260k"])
-@pytest.mark.full(keep=6)
-def test_every_method_decodes_in_eight_bits(name: str, method: str) -> None:
-    """As probable tokens as those of the same model with a cache in float32."""
-    rows = 1 if method == "prompt lookup" else 2
-    plain, fast = heedful.create(name, seed=0).eval(), optimized(heedful.create(name, seed=0), "int8")
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, **METHODS[method]}
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("prompt lookup", "sampling")])
+def test_every_method_decodes_in_eight_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens as probable as those of the same model with a cache in float32: about -0.7 each here, and -6 at random."""
+    if not STORIES.is_dir():
+        pytest.skip(f"no published weights at {STORIES}")
+    plain, fast = (heedful.from_pretrained(STORIES, dtype=dtype) for dtype in ("float32", "int8"))
+    wait_for_kernels(fast)
+    fast.begin_call()
+    options = {"max_new_tokens": 24, "min_new_tokens": 24, **METHODS[method]}
 
     def log_p() -> float:
-        ids = fast.generate(IDS[:rows], **options)
+        ids = fast.generate(IDS[:2], **options)
         with torch.inference_mode():
             each = plain(ids[:, :-1]).log_softmax(-1).gather(-1, ids[:, 1:, None])
         return float(each[:, IDS.size(1) - 1 :].mean())
 
+    monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_: torch.bfloat16)
     found = log_p()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(decoder_state, "stored_dtype", lambda *_: None)
-        assert abs(found - log_p()) < 0.25
+    monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_: None)
+    assert found == pytest.approx(log_p(), abs=0.5)
+    assert found > -3
 
 
 def test_a_text_longer_than_the_context_and_a_window() -> None:

@@ -23,7 +23,7 @@ VECTOR = 32  # bfloat16 numbers of a vector instruction
 BLOCK = 2**19  # weights of a block, about
 FUSED = (torch.float64,)  # types whose fused kernel is faster without dropout
 KEYS = 1024  # maximum; the saved weights grow with the square of the length, the fused kernel's memory does not
-KEYS_PER_WIDTH = 4  # of float32 for each number of a head: saved weights then add a quarter to a block's activations
+KEYS_PER_WIDTH = 5  # of float32 for each number of a head: saved weights then add a third to a block's activations
 
 
 class AttentionBlock(NamedTuple):
@@ -196,9 +196,9 @@ def blocked_attention(
 ) -> Tensor:
     """Computes ``fused_attention`` in blocks: faster on a CPU with dropout, or with a gradient in bfloat16.
 
-    In float32, too, while the saved weights are few, on processors that are not Intel's: there the small products of
-    the fused kernel are slow. So is a learned bias of every score, with which PyTorch has no fused kernel; a bias that
-    sequences share is left to it.
+    So is a learned bias of every score, with which PyTorch has no fused kernel; a bias that sequences share is left to
+    it. In float32 the fused kernel is slow where oneDNN multiplies faster than MKL (``onednn_is_faster``): blocks are
+    faster there, and used while the saved weights are few.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
     >>> expected = fused_attention(q, k, v, "causal", None, 1.0)
@@ -232,6 +232,7 @@ def is_faster_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, ca
     if dropout > 0 or not needs_gradient or dtype in FUSED:
         return dropout > 0
     if dtype is torch.float32:
-        saved = k.size(2) / 2 if causal else k.size(2)  # weights of a query, on average
-        return onednn_is_faster() and saved <= KEYS_PER_WIDTH * q.size(3)
+        spared = max(0, q.size(2) - QUERIES) / 2 if causal else 0  # of a query, on average
+        is_slow = onednn_is_faster() and k.size(2) - spared <= KEYS_PER_WIDTH * q.size(3)
+        return is_slow and k.size(2) <= KEYS
     return k.size(2) <= KEYS

@@ -67,6 +67,7 @@ PROMPT_ROWS = 64  # compiled kernels that are the fastest up to so many rows rea
 STREAM = 0  # offset of the residual stream, the first buffer
 WITHOUT_BIAS = (PositionScheme, Sinusoidal, Learned, Rotary)
 GROWING = (Growing, Preallocated)
+STORED = (None, torch.float32, torch.bfloat16)  # dtypes of keys and values
 PROMPT_LEAST = 32  # tokens of prompts from which threads divide tokens among them, not outputs
 HEAD_SIZES = 16  # whole sequences need a multiple
 
@@ -102,13 +103,14 @@ def reads_prompts(stack: Stack) -> bool:
 
 
 def stored_dtype(stack: Stack, rows: int) -> torch.dtype | None:
-    """Returns the dtype in which keys and values of ``rows`` rows are best stored; None: in which they are computed.
+    """Returns the dtype in which keys and values of ``rows`` prompts are best stored; None: in which they are computed.
 
     Beside weights of 8 or 4 bits it is bfloat16, which a compiled step reads in half the time. Other kernels would
-    convert all keys in each step. A memory is stored as it is computed, and all must be of one dtype.
+    convert all keys in each step, so it is float32 where compiled ones take few rows, and beams or samples of a prompt
+    may be too many. A memory is stored as it is computed, and all must be of one dtype.
     """
     step = step_of(stack) if stack.layout is compiled_layout else None
-    if step is None or not step.attends_in_bfloat16 or rows > step.most_rows:
+    if step is None or not step.attends_in_bfloat16 or step.most_rows < max(rows, PROMPT_ROWS):
         return None
     return torch.bfloat16 if all(len(heads) == 1 for heads in step.heads) else None
 
@@ -394,8 +396,10 @@ class CompiledStep:
                 return False
         if cache is None:
             return not self.is_causal or batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
-        is_empty = type(cache) is Cache and not cache.length and all(type(own) in GROWING for own, _ in cache.pairs)
-        return self.is_causal and is_empty and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
+        is_empty = type(cache) is Cache and not cache.length
+        if not is_empty or not all(type(own) in GROWING and own.dtype in STORED for own, _ in cache.pairs):
+            return False
+        return self.is_causal and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
 
     def encoded(self, stack: Stack, batch: StackInput) -> Tensor:
         """Returns the final hidden states (B, T, D) of sequences without a cache: zeros at padding, and at tokens not

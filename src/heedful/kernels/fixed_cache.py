@@ -178,7 +178,7 @@ class StaticCache(RingCache):
             for buffer, stored in zip(self_attention.buffers, source.pair, strict=True):
                 columns = (stored.size(2) - 1 - back[window]).clamp(min=0)[:, None, :, None]  # of an empty one: any
                 index = columns.expand(-1, stored.size(1), -1, stored.size(3))
-                buffer.index_copy_(0, rows, stored.gather(2, index))
+                buffer.index_copy_(0, rows, stored.gather(2, index).to(buffer.dtype))
         self.positions.index_copy_(0, rows, lengths - 1)
         self.last.index_copy_(0, rows, last)
 
@@ -304,7 +304,8 @@ class SlotCache(RingCache):
                 capacity = buffer.size(2)
                 count = min(stored.size(2), capacity)
                 columns = torch.arange(length - count, length, device=stored.device) % capacity
-                buffer[slot].index_copy_(1, columns, stored[0, :, stored.size(2) - count :])
+                newest = stored[0, :, stored.size(2) - count :]
+                buffer[slot].index_copy_(1, columns, newest.to(buffer.dtype))  # compiled meanwhile: of another dtype
         self.clear(slot, length)
 
     def move(self, source: int, target: int) -> None:
