@@ -396,8 +396,9 @@ class CompiledStep:
                 return False
         if cache is None:
             return not self.is_causal or batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
-        is_empty = type(cache) is Cache and not cache.length
-        if not is_empty or not all(type(own) in GROWING and own.dtype in STORED for own, _ in cache.pairs):
+        if type(cache) is not Cache or cache.length:
+            return False
+        if not all(type(own) in GROWING and own.dtype in STORED for own, _ in cache.pairs):
             return False
         return self.is_causal and batch.x.size(0) * batch.x.size(1) >= PROMPT_LEAST
 
