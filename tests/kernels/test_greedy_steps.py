@@ -66,8 +66,10 @@ def assert_same(monkeypatch: pytest.MonkeyPatch, model: Any, ids: Tensor = IDS, 
     expected = one_by_one(monkeypatch, model, ids, **options)
     assert torch.equal(found.ids, expected.ids)
     assert torch.equal(found.lengths, expected.lengths)
-    torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=0, atol=5e-6)
-    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=5e-6)
+    # sums in another order may round a row to the next of 8 bits, or a key to the next of bfloat16
+    most = 0.05 if model.optimised in ("int8", "int4") else 5e-6
+    torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=0, atol=most)
+    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=most)
     return found
 
 
