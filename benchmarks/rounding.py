@@ -19,6 +19,7 @@ from torch import Tensor
 import heedful
 from heedful.cache import Cache
 from heedful.generation.decoder_state import learned_positions
+from heedful.kernels.compiled_step import stored_dtype
 from heedful.text import Tokenizer
 
 ROWS, LENGTH = 4, 256
@@ -44,7 +45,8 @@ def perplexity(model: Any, ids: Tensor) -> float:
     """exp of the mean of −log p of all tokens but the first two of each row, each after the step that read its past."""
     total, length = 0.0, ids.size(1)
     for rows in ids.split(ROWS):
-        cache = Cache(model.config.decoder.depth, window=model.config.decoder.window)
+        stored = stored_dtype(model.decoder, ROWS)  # as generation stores keys and values
+        cache = Cache(model.config.decoder.depth, window=model.config.decoder.window, dtype=stored)
         model(rows[:, :1], cache=cache)  # a prompt of one token
         for step in range(1, length - 1):
             logits = model(rows[:, step : step + 1], cache=cache)[:, 0].double()
