@@ -64,6 +64,7 @@ def main() -> None:
         Path(given.out).write_text(json.dumps(rounds, indent=1), encoding="utf-8")
     if given.docs is not None:
         settings = {"rounds": given.rounds, "threads": given.threads, "device": "cpu", "short": given.short}
+        settings["seconds"] = given.seconds
         told = served(folder.name, rounds, names, clients, given.dtype)
         told["runs"] = [{"date": date.today().isoformat(), "machine": machine.described(), "settings": settings}]
         told["runs"][0] |= {"ceilings": {}, "minutes": minutes}

@@ -135,7 +135,8 @@ def commands(told: Mapping[str, Any], file: Path) -> str:
         found.append(f"    python -m benchmarks.speed --rows {','.join(own)} --docs docs/{file.name}")
     served = {(work["work"]["model"], work["results"][0]["precision"]): work["run"] for work in rows.get(SERVING, ())}
     for (model, precision), run in served.items():
-        asked = f"--dtype {precision} --rounds {told['runs'][run]['settings']['rounds']} --overload 0"
+        settings = told["runs"][run]["settings"]
+        asked = f"--dtype {precision} --rounds {settings['rounds']} --seconds {settings['seconds']:g} --overload 0"
         found.append(f"    python -m benchmarks.serving FOLDER/{model} {asked} --docs docs/{file.name}")
     return "\n".join(found)
 

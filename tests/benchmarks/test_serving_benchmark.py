@@ -70,7 +70,7 @@ def test_the_page_has_the_loads_of_all_rounds(tmp_path: Path) -> None:
 
     rounds = [one(100.0, 50.0), one(200.0, 50.0), one(400.0, 25.0)]
     told = served("small", rounds, ("ours", "llama_cpp", "naive"), (2,), "float32")
-    settings = {"rounds": 3, "threads": 2, "device": "cpu", "short": False}
+    settings = {"rounds": 3, "threads": 2, "device": "cpu", "short": False, "seconds": 6.0}
     run = {"date": "2026-01-01", "machine": machine.described(), "settings": settings, "ceilings": {}, "minutes": 1.0}
     page.add({**told, "runs": [run]}, tmp_path / "benchmarks.md")
     text = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_the_page_has_the_loads_of_all_rounds(tmp_path: Path) -> None:
     assert "| ours float32 | 5.00 | 50.0 |  |\n| llama_cpp float32 | 20.0 | 200 | 4.00 × |\n" in text
     assert "| small served, 2 clients, ms a token | 5.00 | float32 | 20.0 | llama_cpp float32 | 4.00 × |" in text
     assert "- naive float32: it is not there" in text
-    asked = "--dtype float32 --rounds 3 --overload 0 --docs docs/benchmarks.md"
+    asked = "--dtype float32 --rounds 3 --seconds 6 --overload 0 --docs docs/benchmarks.md"
     assert f"    python -m benchmarks.serving FOLDER/small {asked}\n" in text
     assert "python -m benchmarks.speed" not in text
 
