@@ -75,7 +75,8 @@ def served(
     model: str, rounds: Sequence[dict[str, Any]], names: Sequence[str], clients: Sequence[int], dtype: str
 ) -> dict[str, Any]:
     """Returns the works of the page: a number of clients each, a token of all of them together as its unit."""
-    left_out = {f"{name} {dtype}": one["absent"] for one in rounds for name in names if "absent" in one[name]}
+    pairs = [(name, one[name]) for one in rounds for name in names]
+    left_out = {f"{name} {dtype}": told["absent"] for name, told in pairs if "absent" in told}
     works = []
     for number in clients:
         loads = {name: [one[name].get(str(number), {}) for one in rounds] for name in names}
