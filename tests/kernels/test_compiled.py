@@ -456,7 +456,7 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("prompt lookup", "sampling")])
 def test_every_method_decodes_in_eight_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens as probable as those of the same model with a cache in float32: about -0.7 each here, and -6 at random."""
+    """Tokens as probable as those of the same model with a cache in float32: log p about -1 each, and -16 at random."""
     if not STORIES.is_dir():
         pytest.skip(f"no published weights at {STORIES}")
     plain, fast = (heedful.from_pretrained(STORIES, dtype=dtype) for dtype in ("float32", "int8"))
@@ -473,8 +473,8 @@ def test_every_method_decodes_in_eight_bits(method: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_: torch.bfloat16)
     found = log_p()
     monkeypatch.setattr(decoder_state, "stored_dtype", lambda *_: None)
-    assert found == pytest.approx(log_p(), abs=0.5)
-    assert found > -3
+    assert found == pytest.approx(log_p(), abs=0.3)
+    assert found > -2
 
 
 def test_a_text_longer_than_the_context_and_a_window() -> None:
