@@ -18,7 +18,8 @@ from heedful.cli.chat import Conversation
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import TOKENS, ServiceLimits
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -54,9 +55,11 @@ def test_the_python_is_answered(server: Running, capsys: pytest.CaptureFixture[s
 def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "--help"]) == 0
     known = capsys.readouterr().out + "--to"
-    page = re.sub(r"--data-binary|`--short`|podman .*|lm_eval .*", "", PAGE)
-    for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", page):
-        assert option in known, option
+    benchmark = (ROOT / "benchmarks" / "serving" / "__main__.py").read_text(encoding="utf-8")
+    serving, _, measuring = re.sub(r"--data-binary|podman .*|lm_eval .*", "", PAGE).partition("## Measure it")
+    for text, options in ((serving, known), (measuring, benchmark)):
+        for option in re.findall(r"(?<![\w<-])--[a-z][\w-]+", text):
+            assert option in options, option
     metrics = server.http.get("/metrics").text
     for name in re.findall(r"`(heedful_\w+)`", PAGE):
         assert f"\n# TYPE {name} " in metrics, name
@@ -70,7 +73,7 @@ def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.C
 
 
 def test_the_assistant_of_the_docs_is_trained_and_talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = (Path(__file__).resolve().parents[2] / "docs" / "tasks" / "text-generation.md").read_text(encoding="utf-8")
+    tasks = (ROOT / "docs" / "tasks" / "text-generation.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (code,) = (block for block in blocks("python", tasks) if "talks.jsonl" in block)
     exec(compile(code, "docs/tasks/text-generation.md", "exec"), {})
