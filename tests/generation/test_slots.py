@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
 from heedful.kernels.captured import CapturedSteps
 from heedful.kernels.few_rows import MOST_ROWS, compiler
+from heedful.kernels.greedy_steps import STEPS, GreedySteps
 from heedful.models.base import Model
 from recorded_step import recorded_steps
 
@@ -45,6 +47,7 @@ KERNELS: dict[str, tuple[str, bool]] = {
     "compiled int8": ("int8", True),
 }
 VOCAB = 301
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++")
 OPTIONS: list[dict[str, Any]] = [
     {},
     {},
@@ -64,8 +67,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @cache
-def model_of(name: str, kernels: str = "") -> Model:
-    model = tiny_model(VOCAB, learned=300, end_factor=3, dim=64, init_std=0.2, **MODELS[name])
+def model_of(name: str, kernels: str = "", end_factor: float = 3) -> Model:
+    model = tiny_model(VOCAB, learned=300, end_factor=end_factor, dim=64, init_std=0.2, **MODELS[name])
     if not kernels:
         return model.double()
     dtype, compiled_decoding = KERNELS[kernels]
@@ -318,10 +321,53 @@ def test_a_captured_step_serves_all_rows(name: str) -> None:
         assert [token for token, *_ in row] == expected.ids[0, len(request.ids) :].tolist()
 
 
+@pytest.mark.parametrize("kernels", ["compiled float32", "compiled int8"])
+@pytest.mark.parametrize("name", ["learned", "sinusoidal", "rotary", "grouped", "grouped alibi", "window"])
+@needs_compiler
+def test_several_tokens_in_a_call_are_those_of_single_steps(
+    name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows join and leave at any call, and end by an end token or their limit; a call ends with the first of them."""
+    model, rng, counts = model_of(name, kernels, 1), random.Random(2), []
+    in_slots = GreedySteps.in_slots
+
+    def counted(*arguments: Any) -> Any:
+        counts.append(len(chosen := in_slots(*arguments)))
+        return chosen
+
+    monkeypatch.setattr(GreedySteps, "in_slots", counted)
+    prompts = [[rng.randrange(12, VOCAB) for _ in range(rng.randrange(1, 40))] for _ in range(9)]
+    plain = [Request(ids, {}, 1 + 7 * number, None) for number, ids in enumerate(prompts)]
+    others = [Request([30, 31], {"do_sample": True, "seed": 1}, 2, None), Request([40], {}, 2, 1)]
+
+    def answers(most: int) -> dict[int, list[int]]:
+        decoder, left, found = SlotDecoder(model, slots=4, capacity=120), [*plain, *others], {}
+        while left or decoder.rows:
+            while left and decoder.free:
+                found[len(found)] = joined(decoder, left.pop(0)).tokens
+            ended = [token.row for token in decoder.step(most) if token.is_last]
+            assert len(ended) == len(set(ended))
+            assert not set(ended) & set(decoder.rows)
+        return found
+
+    ends = tuple({*answers(1)[8][20::15], *answers(1)[5][9::15]})
+    monkeypatch.setattr(model, "config", replace(model.config, special=replace(model.config.special, end=ends)))
+    single = answers(1)
+    assert counts == []
+    assert answers(100) == single
+    has_ended = [tokens[-1] in ends for tokens in single.values()]
+    assert any(has_ended)
+    assert not all(has_ended)
+    if name in ("grouped alibi", "window"):
+        assert counts == []  # step by step
+    else:
+        assert 3 < max(counts) <= STEPS
+        assert len(set(counts)) > 2  # with the first end
+
+
 # ------------------------------------------------------------------------------------------------- joining, leaving
 
 
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++")
 PROMPTS = [pytest.param("", id="apart"), pytest.param("compiled float32", id="in the step", marks=needs_compiler)]
 
 

@@ -24,6 +24,7 @@ from answering_folders import saved
 from heedful.errors import HeedfulError
 from heedful.generation.slots import SlotDecoder
 from heedful.inference.pipeline import Pipeline
+from heedful.kernels.few_rows import compiler
 from heedful.serving import service
 from tolerances import approx
 
@@ -274,6 +275,41 @@ def test_stop_strings_are_left_out_at_every_border(client: openai.OpenAI) -> Non
         (text,), chunks = joined(client.completions.create(**asked, stream=True))
         assert text == done.text
         assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs g++")
+def test_a_stop_string_within_tokens_that_come_together(
+    client: openai.OpenAI, server: Running, talking: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    step = SlotDecoder.step
+
+    def counted(decoder: SlotDecoder, most: int) -> Any:
+        counts.append(len(tokens := step(decoder, most)))
+        return tokens
+
+    monkeypatch.setattr(SlotDecoder, "step", counted)
+    monkeypatch.setattr(server.service, "_most_steps", lambda: 8)
+    asked: Any = {"model": "tiny", **GREEDY, "max_tokens": 24}
+    whole = client.completions.create(**asked)
+    expected = talking.predict(["the fig"], do_sample=False, max_new_tokens=24)
+    assert whole.choices[0].text == expected[0].output.removeprefix("the fig")
+    assert max(counts) == 8
+    stop = whole.choices[0].text[4:6]
+    place = whole.choices[0].text.index(stop)
+    for _ in range(2):  # the slot is free again
+        (text,), chunks = joined(client.completions.create(**asked, stop=stop, stream=True))
+        assert (text, chunks[-1].choices[0].finish_reason) == (whole.choices[0].text[:place], "stop")
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 1), (0.0005, 20), (0.004, 2), (0.02, 1)])
+def test_tokens_that_come_together_take_about_a_hundredth_of_a_second(
+    server: Running, seconds: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.service, "_seconds_a_step", seconds)
+    assert server.service._most_steps() == most
+    monkeypatch.setattr(server.service, "_rows", [object()])  # somebody waits
+    assert server.service._most_steps() == 1
 
 
 def test_a_search_is_answered_too(client: openai.OpenAI, talking: Pipeline) -> None:

@@ -39,10 +39,12 @@ from heedful.kernels.compiled_step import has_compiled_steps, reads_prompts
 from heedful.kernels.decode_attention import store_for
 from heedful.kernels.few_rows import CompiledLinear
 from heedful.kernels.fixed_cache import SlotCache
+from heedful.kernels.greedy_steps import STEPS, greedy_steps_of
 from heedful.kernels.plan import attending, decoding_kernels, two_query_attention
 from heedful.layers.attention import Attention
 from heedful.util.exact import exact_dtype
 
+Logprobs = dict["SlotRow", tuple[float, list[tuple[int, float]]]]
 ALIGNED_SLOTS = 16  # kernels work in blocks of rows, and may round the rest of a block otherwise
 WARPERS = (Temperature, TopK, TopP, MinP, TypicalP)  # processors that do not read the history
 
@@ -196,6 +198,7 @@ class SlotDecoder:
         self._live: list[SlotRow] = []  # row i is in slot i
         self._waiting: list[SlotRow] = []  # the first one is being read
         self._end = frozenset(model.config.special.end)
+        self._ends, self._may_choose_several = torch.tensor(sorted(self._end), dtype=torch.int64), not exact
 
     def _make_cache(self, slots: int, is_fixed: bool = False) -> None:
         self._cache = SlotCache(
@@ -344,10 +347,12 @@ class SlotDecoder:
                     self._cache.move(len(self._live) + 1, len(self._live))
 
     @torch.inference_mode()
-    def step(self) -> list[SlotToken]:
+    def step(self, most: int = 1) -> list[SlotToken]:
         """Reads about ``chunk`` tokens of prompts, then decodes one token of every live row.
 
-        A row whose prompt has been read gets its first token in the same step.
+        A row whose prompt has been read gets its first token in the same step. While no prompt waits, up to ``most``
+        tokens of every row come at once where compiled code can choose them: all rows are greedy, and without
+        processors, log-probabilities and ``exact``. They end with the first row that ends.
         """
         if self.model.observers:
             raise HeedfulError("record() and intervene() do not work in slots; leave them before the next step")
@@ -358,7 +363,9 @@ class SlotDecoder:
                 return self._read_and_decode()
             if self._waiting:
                 self._read()
-            return self._decode() if self._live else []
+            if not self._live:
+                return []
+            return self._decode_several(min(most, STEPS)) or self._decode()
 
     def _read_and_decode(self) -> list[SlotToken]:
         """Reads tokens of waiting prompts and decodes one token of every live row, in one call."""
@@ -404,6 +411,23 @@ class SlotDecoder:
         padding = [0] * (count - len(rows))  # rows that nobody reads
         logits = self._logits([row.newest for row in rows] + padding, [row.length for row in rows] + padding)
         return self._choose(rows, logits[: len(rows)])
+
+    def _decode_several(self, most: int) -> list[SlotToken]:
+        """Decodes up to ``most`` tokens of every live row in one call; none if compiled code does not choose them."""
+        rows = list(self._live)
+        count = min(most, *(row.limit - len(row.tokens) for row in rows))
+        if count < 2 or self._waiting or not self._may_choose_several or not all(map(_is_plain, rows)):
+            return []
+        program = greedy_steps_of(self.model, self._ends)
+        if program is None or len(rows) > program.most_rows:
+            return []
+        lengths = [row.length for row in rows]
+        self._cache.begin(lengths, steps=count)
+        if not program.fits(self.model, self._cache, len(rows)):
+            return []
+        tokens = torch.tensor([row.newest for row in rows])
+        chosen = program.in_slots(self._cache, tokens, torch.tensor(lengths), count, self._ends)
+        return [token for own in chosen.tolist() for token in self._append(rows, own, {})]
 
     def _logits(self, tokens: list[int], lengths: list[int]) -> Tensor:
         """Returns the logits (R, V) after a token in each of the first R slots, which hold ``lengths`` tokens."""
@@ -473,7 +497,10 @@ class SlotDecoder:
     def _choose(self, rows: list[SlotRow], logits: Tensor) -> list[SlotToken]:
         """Returns the next token of each of the ``rows``, whose ``logits`` are (R, V); rows that end leave."""
         choices = self._choices(rows, logits)
-        logprobs = token_logprobs(rows, logits, choices)
+        return self._append(rows, choices, token_logprobs(rows, logits, choices))
+
+    def _append(self, rows: list[SlotRow], choices: list[int], logprobs: Logprobs) -> list[SlotToken]:
+        """Appends the chosen token of each of the ``rows``; rows that end leave."""
         tokens = []
         for row, choice in zip(rows, choices, strict=True):
             row.append(choice)
@@ -511,9 +538,12 @@ class SlotDecoder:
         return choices
 
 
-def token_logprobs(
-    rows: list[SlotRow], logits: Tensor, tokens: list[int]
-) -> dict[SlotRow, tuple[float, list[tuple[int, float]]]]:
+def _is_plain(row: SlotRow) -> bool:
+    """Returns True for a greedy row without processors and log-probabilities."""
+    return row.numbers is None and row.top_logprobs is None and not row.processors and not row.warpers
+
+
+def token_logprobs(rows: list[SlotRow], logits: Tensor, tokens: list[int]) -> Logprobs:
     """Returns the log-probabilities of the ``tokens`` and of the most probable tokens, for rows that want them."""
     wanted = [index for index, row in enumerate(rows) if row.top_logprobs is not None]
     if not wanted:

@@ -201,7 +201,7 @@ struct Operation {
 struct KeyValues {  // of one attention: (row b, head g, column s) is at b * row_stride + g * head_stride + s * E
     char *key, *value;
     int64_t row_stride, head_stride, columns, queries_per_source;
-    const int64_t* slots;                // (R,) column of the new token; null: the last
+    const int64_t* slots;                // (R,) column of the new token, of several steps the first; null: the last
     const int64_t* rows;                 // (R,) row b of each row of the call, which may share one; null: in order
     int64_t in_order;                    // true if a row may not attend to the columns after its new one
     const float* bias;                   // (R or 1, H or 1, S); null: none
@@ -226,10 +226,12 @@ struct Call {
     int64_t step_rotation;   // distance in the tables of rotations from one step to the next
     int64_t* tokens;         // (steps + 1, R) tokens that are read, and chosen
     float* log_p;            // (steps, R) log p of the chosen ones; null: not wanted
-    const float* positions;  // (steps, D) rows that are added to the embedding; null: none
+    const float* positions;  // (steps, position_rows, D) that are added to the embedding; null: none
+    int64_t position_rows;   // R, or 1 for all rows together
     const int64_t* ends;     // (end_count,) tokens that end a row
     int64_t end_count, without_end;  // at most MOST_ENDS; of the first steps none may be chosen
     uint8_t* has_ended;      // (steps + 1, R): after each step; the first row is 0
+    int64_t enough;          // number of ended rows after which no further step is taken
     // of whole sequences:
     int64_t width;                    // D, of the residual stream, which is the first buffer
     int64_t bfloat16_attention;       // true if attention rounds what it multiplies to bfloat16
@@ -1076,7 +1078,7 @@ void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t 
             float* y) {
     typedef typename Cache::Number Number;
     const int64_t size = op.head_size, head = h / (op.heads / op.kv_heads);
-    const int64_t columns = keys.in_order ? keys.slots[r] + 1 : keys.columns + step;
+    const int64_t columns = step + (keys.in_order ? keys.slots[r] + 1 : keys.columns);
     const int64_t source = r / keys.queries_per_source;
     const int64_t first = (keys.rows ? keys.rows[r] : source) * keys.row_stride + head * keys.head_stride;
     const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
@@ -1123,7 +1125,7 @@ void append(const Operation& op, const Buffers& buffers, const KeyValues& keys, 
     const int64_t row = buffers.first + r;
     float *k = buffers.row(op.x, op.inputs, r) + (op.heads + g) * size, *v = k + op.kv_heads * size;
     normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, buffers.call, row);
-    const int64_t column = keys.slots ? keys.slots[row] : keys.columns - 1 + buffers.call.step;
+    const int64_t column = buffers.call.step + (keys.slots ? keys.slots[row] : keys.columns - 1);
     const int64_t place = (keys.rows ? keys.rows[row] : row) * keys.row_stride + g * keys.head_stride + column * size;
     for (int64_t i = 0; i < size; i++) {
         ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
@@ -1157,7 +1159,8 @@ void attention(const Operation& op, const Buffers& buffers, const KeyValues& key
 void embed(const Operation& op, const Buffers& buffers, int64_t r) {
     const Call& call = buffers.call;
     const float* from = (const float*)op.weight + call.tokens[call.step * call.rows + r] * op.inputs;
-    const float* position = call.positions ? call.positions + call.step * op.inputs : nullptr;
+    const int64_t place = call.step * call.position_rows + (call.position_rows > 1 ? r : 0);
+    const float* position = call.positions ? call.positions + place * op.inputs : nullptr;
     float *y = buffers.row(op.y, op.inputs, r), factor = (float)op.factor;
     for (int64_t i = 0; i < op.inputs; i++) y[i] = from[i] * factor;
     for (int64_t i = 0; position && i < op.inputs; i++) y[i] += position[i];
@@ -1400,8 +1403,8 @@ extern "C" uint64_t checksum(const char* memory, int64_t bytes, int64_t threads)
     return total * 31 + rest;
 }
 
-// Computes the operations one after another. Of several steps each reads what the one before has chosen, until all rows
-// have ended; returns the number of steps.
+// Computes the operations one after another. Of several steps each reads what the one before has chosen, until enough
+// rows have ended; returns the number of steps.
 extern "C" int64_t run(const Operation* operations, int64_t count, const Call* call, int64_t steps) {
 #pragma omp parallel num_threads(call->threads)
     {
@@ -1418,7 +1421,7 @@ extern "C" int64_t run(const Operation* operations, int64_t count, const Call* c
                 });
             }
             const uint8_t* ended = own.has_ended + (own.step + 1) * own.rows;
-            if (own.end_count && std::all_of(ended, ended + own.rows, [](uint8_t each) { return each; })) break;
+            if (own.end_count && std::count(ended, ended + own.rows, 1) >= own.enough) break;
             if (own.cosine) own.cosine += own.step_rotation, own.sine += own.step_rotation;
         }
     }

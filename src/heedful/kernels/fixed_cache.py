@@ -324,16 +324,17 @@ class SlotCache(RingCache):
                 buffer[slot, :, length : self.used[slot]] = 0
         self.used[slot] = length
 
-    def begin(self, lengths: Sequence[int], slots: Sequence[int] | None = None) -> None:
+    def begin(self, lengths: Sequence[int], slots: Sequence[int] | None = None, steps: int = 1) -> None:
         """Begins a call of as many rows as ``lengths``, the numbers of tokens that they have already.
 
-        ``slots`` are the slots of the rows: rows of the same slot are successive tokens. None: row i is slot i.
+        ``slots`` are the slots of the rows: rows of the same slot are successive tokens. None: row i is slot i. In a
+        call of several ``steps`` so many tokens of each row join the cache, one after another.
         """
-        longest = max(lengths) + 1
+        longest = max(lengths) + steps
         if not self.is_fixed:
             self.end = longest  # all positions are below it
         for slot, length in zip(range(len(lengths)) if slots is None else slots, lengths, strict=True):
-            self.used[slot] = max(self.used[slot], min(length + 1, self.capacity))
+            self.used[slot] = max(self.used[slot], min(length + steps, self.capacity))
         columns = self.capacity if self.is_fixed else min(self._rounded(longest), self.capacity)
         rows = len(lengths)
         is_shared = slots is not None

@@ -8,7 +8,6 @@ Shapes: R rows, D model width, V vocabulary, E head size.
 
 from __future__ import annotations
 
-from functools import partial
 from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,10 +19,11 @@ from heedful.cache import Cache
 from heedful.heads import LanguageModel
 from heedful.kernels.compiled_step import STREAM, CompiledStep, compiled_layout, step_of
 from heedful.kernels.few_rows import CHOOSE, EMBED, Call, CompiledLinear, KeyValues, Operation, pointer, run
+from heedful.kernels.fixed_cache import SlotCache
 from heedful.layers.embedding import TokenEmbedding
 from heedful.layers.position import Learned, PositionScheme, Rotary, Rotation, Sinusoidal
 
-POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary)  # that are the same for all rows without padding
+POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary)  # without a bias
 STEPS = 8  # in a call
 DECODERS = "heedful.models.decoder"  # not imported: models import this room by their ``generate``
 MOST_ENDS = 16  # as in the source
@@ -57,11 +57,10 @@ class GreedySteps:
 
     def fits(self, model: Any, cache: Any, rows: int) -> bool:
         """Returns True if nothing is changed or observed, and the cache has keys of ``rows`` rows without padding."""
+        is_growing = type(cache) is Cache and cache.real is None and cache.length > 0
         return (
-            type(cache) is Cache
-            and cache.real is None
+            (is_growing or type(cache) is SlotCache)
             and 0 < rows <= self.most_rows
-            and cache.length > 0
             and all(before is now for before, now in zip(self.parts, _parts(model), strict=True))
             and self.table.data_ptr() == model.embedding.token.weight.data_ptr()
             and not any(
@@ -91,51 +90,71 @@ class GreedySteps:
         are in the cache then.
         """
         rows, past = len(tokens), cache.length
-        chosen = torch.empty(count + 1, rows, dtype=torch.int64, device="cpu")
-        chosen[0] = tokens
-        numbers = partial(torch.empty, dtype=torch.float32, device="cpu")  # whatever the defaults are
-        log_p = numbers(count, rows) if with_log_p else None
         keys = (KeyValues * (2 * self.step.depth))()
         for layer, (own, _) in enumerate(cache.pairs):
             buffers, first = own.reserve(count)
             keys[2 * layer].columns = own.length + 1 - first  # of the first step
             self.step.set_addresses(keys[2 * layer], buffers, first)
-            keys[2 * layer].queries_per_source = 1
-        threads = torch.get_num_threads()
-        scratch, scores = numbers(rows * self.width), numbers(threads * (past + count))
+        log_p = _numbers(count, rows) if with_log_p else None
+        call = Call(bfloat16_keys=_are_bfloat16(cache), log_p=pointer(log_p), without_end=without_end, enough=rows)
+        positions = torch.arange(past, past + count, device="cpu")[:, None]
+        chosen = self._run(call, keys, tokens, positions, ends, has_ended)
+        for own, _ in cache.pairs:
+            own.length += len(chosen)
+        cache.length, cache.rows = past + len(chosen), rows
+        return [(own, None if log_p is None else log_p[step]) for step, own in enumerate(chosen)]
+
+    def in_slots(self, cache: SlotCache, tokens: Tensor, lengths: Tensor, count: int, ends: Tensor) -> Tensor:
+        """Reads ``tokens`` (R,) in the first R slots, which have ``lengths`` (R,), and chooses up to ``count`` more for
+        each, fewer if a row ends before.
+
+        Returns the chosen tokens (steps, R). All but the last are in the cache then.
+        """
+        keys = (KeyValues * (2 * self.step.depth))()
+        for layer, (own, _) in enumerate(cache.pairs):
+            self.step.set_addresses(keys[2 * layer], own.buffers, 0)
+            keys[2 * layer].slots, keys[2 * layer].in_order = lengths.data_ptr(), True
+        positions = torch.arange(count, device="cpu")[:, None] + lengths
+        call = Call(bfloat16_keys=_are_bfloat16(cache), enough=1)
+        return self._run(call, keys, tokens, positions, ends, torch.zeros(len(tokens), dtype=torch.bool, device="cpu"))
+
+    def _run(self, call: Call, keys: Any, tokens: Tensor, positions: Tensor, ends: Tensor, has_ended: Tensor) -> Tensor:
+        """Runs a ``call`` with these ``keys``; returns the chosen tokens (steps, R).
+
+        ``positions`` (count, R or 1) are those of the tokens that are read.
+        """
+        rows, (count, position_rows) = len(tokens), positions.shape
+        end, threads = int(positions[-1].max()) + 1, torch.get_num_threads()
+        chosen = torch.empty(count + 1, rows, dtype=torch.int64, device="cpu")
+        chosen[0] = tokens
         ended = torch.zeros(count + 1, rows, dtype=torch.uint8, device="cpu")
         ended[0] = has_ended
-        positions = torch.arange(past, past + count, device="cpu")[None]
-        added = (
-            self.stack.position.embed(numbers(1, count, self.step.dim).zero_(), positions, past + count)
-            .float()
-            .contiguous()
-        )
-        call = Call(
-            rows=rows,
-            threads=threads,
-            bfloat16_keys=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
-            scratch=scratch.data_ptr(),
-            scores=scores.data_ptr(),
-            max_keys=past + count,
-            keys=keys,
-            tokens=chosen.data_ptr(),
-            log_p=pointer(log_p),
-            positions=added.data_ptr(),
-            ends=ends.data_ptr(),
-            end_count=len(ends),
-            without_end=without_end,
-            has_ended=ended.data_ptr(),
-        )
+        for own in keys:
+            own.queries_per_source = 1
+        scratch, scores = _numbers(rows * self.width), _numbers(threads * end)
+        zeros = _numbers(count, position_rows, self.step.dim).zero_()
+        added = self.stack.position.embed(zeros, positions, end).float().contiguous()
+        call.rows, call.threads, call.keys, call.max_keys = rows, threads, keys, end
+        call.scratch, call.scores, call.tokens = scratch.data_ptr(), scores.data_ptr(), chosen.data_ptr()
+        call.positions, call.position_rows = added.data_ptr(), position_rows
+        call.ends, call.end_count, call.has_ended = ends.data_ptr(), len(ends), ended.data_ptr()
         encoding = self.stack.encoding(positions, positions, None)
         if isinstance(encoding, Rotation):
             cosine, sine = (table.float().contiguous() for table in (encoding.cos, encoding.sin))
-            call.cosine, call.sine, call.step_rotation = cosine.data_ptr(), sine.data_ptr(), self.step.size
+            call.cosine, call.sine = cosine.data_ptr(), sine.data_ptr()
+            call.rotation_stride = self.step.size if position_rows > 1 else 0
+            call.step_rotation = position_rows * self.step.size
         done = run(self.operations, call, count)
-        for own, _ in cache.pairs:
-            own.length += done
-        cache.length, cache.rows = past + done, rows
-        return [(chosen[step + 1], None if log_p is None else log_p[step]) for step in range(done)]
+        return chosen[1 : 1 + done]
+
+
+def _numbers(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="cpu")  # whatever the defaults are
+
+
+def _are_bfloat16(cache: Cache | SlotCache) -> bool:
+    """Returns True if keys and values are stored in bfloat16."""
+    return cache.pairs[0][0].buffers[0].dtype is torch.bfloat16
 
 
 def _parts(model: Any) -> tuple[Any, ...]:

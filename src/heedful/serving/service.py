@@ -35,6 +35,7 @@ from heedful.tasks.task import Continues, Embeds
 from heedful.util.out_of_memory import is_out_of_memory
 
 Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
+CALL_SECONDS = 0.01  # that several steps in one call may take: neither a reader nor a new request notices
 # the service for which a thread or a task of the event loop works; asyncio hands it on to what they start
 WORKING_FOR: ContextVar[Service | None] = ContextVar("working_for", default=None)
 
@@ -139,6 +140,7 @@ class Service:
         self._changed = threading.Condition()
         self._closing = self._has_ended = False
         self._tokens, self._busy = 0, 0.0  # computed, and the seconds that it took
+        self._seconds_a_step = 0.0  # of the slots, in the last call
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="heedful-inference", daemon=True)
         watch = self.metrics.watch
@@ -328,8 +330,9 @@ class Service:
         """Takes one step of all slots; an error ends the answers of all of them."""
         if not self._live or self.decoder is None:
             return
+        started = time.monotonic()
         try:
-            tokens = self.decoder.step()
+            tokens = self.decoder.step(self._most_steps())
         except Exception as error:
             failure = reported_failure(error, "a step of generation")
             for slot, row in list(self._live.items()):
@@ -337,8 +340,19 @@ class Service:
                 self.metrics.failures.inc()
                 self._deliver(row, failure)
             return
+        if tokens:
+            self._seconds_a_step = (time.monotonic() - started) * len({token.row for token in tokens}) / len(tokens)
         for token in tokens:
-            self._add(self._live[token.row], token)
+            if token.row in self._live:  # a stop string may have ended it within the call
+                self._add(self._live[token.row], token)
+
+    def _most_steps(self) -> int:
+        """Returns the number of tokens of each row to decode before anybody is heard: as many as ``CALL_SECONDS`` allow
+        at the rate of the last step, and one while inputs wait.
+        """
+        if self._rows or self._batches or not self._seconds_a_step:
+            return 1
+        return max(1, int(CALL_SECONDS / self._seconds_a_step))
 
     def _add(self, row: AnswerRow, token: SlotToken) -> None:
         """Delivers what a token adds to an answer, and frees the slot after the last one."""
