@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import re
 import shlex
 import shutil
@@ -182,6 +184,20 @@ def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[st
         empty = pipe(["", inputs[0]], **given)
         assert empty[0]["score"] is None
         assert empty[1]["output"] == plain(together[0]["output"])
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_a_pipeline_is_pickled_and_copied(run: tuple[str, Path, list[str]], dtype: str | None) -> None:
+    name, folder, _ = run
+    pipe = heedful.pipeline(None, folder, dtype=dtype)
+    given = {key: value for key, value in {"do_sample": False, "max_new_tokens": 5}.items() if key in pipe.task.options}
+    expected = pipe(inputs_of(name), **given)
+    for again in (pickle.loads(pickle.dumps(pipe)), copy.deepcopy(pipe)):
+        assert repr(again) == repr(pipe)
+        assert again.model.optimised == pipe.model.optimised
+        for answer, one in zip(again(inputs_of(name), **given), expected, strict=True):
+            assert answer["output"] == plain(one["output"])
+            assert answer["score"] == (None if one["score"] is None else approx(one["score"], "layer"))
 
 
 def test_the_command_that_a_run_suggests_runs(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,13 @@ from torch import Tensor, nn
 
 import fresh_process
 import heedful
+from heedful import optimize_model
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
+from heedful.errors import HeedfulError
 from heedful.inspection.pruning import prune
+from heedful.kernels import few_rows, prepacked_linear
 from heedful.kernels import onednn_linear as onednn
-from heedful.kernels import prepacked_linear
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
 from heedful.kernels.plan import decoding_kernels
@@ -406,6 +411,68 @@ def test_a_copy_is_prepared_like_its_original() -> None:
     model = small("gpt2")
     with torch.inference_mode():
         assert_close(asked(optimize(deepcopy(model)))(), asked(model)())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_pickled_map_has_the_same_numbers(dtype: str, is_compiled: bool) -> None:
+    can_pack(dtype)
+    kind = LINEAR_CLASSES[dtype][0]
+    assert kind is not None
+    weight, x = torch.randn(70, 96) * 0.1 + 0.3, torch.randn(3, 96)
+    number = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    weight, x = weight.to(number), x.to(number)
+    if is_compiled and few_rows.compiler() is None:
+        pytest.skip("needs g++")
+    packed = (
+        few_rows.CompiledLinear(kind, weight, activation=F.gelu) if is_compiled else kind(weight, activation=F.gelu)
+    )
+    expected = packed(x), packed(x.repeat(200, 1))
+    for _ in range(2):
+        packed = pickle.loads(pickle.dumps(packed))
+        for stored, original in zip(packed.stored_numbers(), kind.numbers(weight), strict=True):
+            rounded = torch.float16 if dtype == "float16" else original.dtype
+            assert torch.equal(stored.to(rounded), original.to(rounded))
+        assert_close(packed(x), expected[0])
+        assert_close(packed(x.repeat(200, 1)), expected[1])
+        if is_compiled:
+            assert packed.weights is not None
+
+
+@pytest.mark.skipif(few_rows.compiler() is None, reason="needs g++")
+def test_a_copy_whose_kernels_are_not_compiled_here_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = optimize(small("gpt2"), "int8")
+    state, expected = pickle.dumps(model), model.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30)
+    with monkeypatch.context() as patched:
+        patched.setattr(few_rows, "is_ready", lambda: False)
+        copied = pickle.loads(state)
+    assert copied.kernels == "cpu-inference"
+    assert copied.compiling is not None
+    copied.compiling.thread.join(60)
+    assert torch.equal(copied.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30), expected)
+    assert (copied.kernels, copied.compiling) == ("cpu-compiled", None)
+
+    def no_compiler() -> bool:
+        raise HeedfulError("no compiler")
+
+    monkeypatch.setattr(few_rows, "is_ready", no_compiler)
+    monkeypatch.setattr(optimize_model, "is_ready", no_compiler)
+    copied = pickle.loads(state)
+    assert torch.equal(copied.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30), expected)
+    assert (copied.kernels, copied.compiling) == ("cpu-inference", None)
+
+
+def test_a_model_goes_to_a_process_that_begins_anew() -> None:
+    model = optimize(small("gpt2"))
+    ids = torch.tensor([[5, 7, 9]])
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        assert pool.submit(generated, model, ids.tolist()).result() == model.generate(ids, max_new_tokens=8).tolist()
+
+
+def generated(model: Any, ids: list[list[int]]) -> list[list[int]]:
+    found: list[list[int]] = model.generate(torch.tensor(ids), max_new_tokens=8).tolist()
+    return found
 
 
 @pytest.fixture(params=[False, True], ids=["another's", "Intel's"])

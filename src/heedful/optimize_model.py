@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from threading import Thread
 from typing import TypeVar, cast
@@ -198,6 +199,19 @@ class Preparation:
         apply_plan(model, "cpu-compiled")
         log.info("%s is compiled from now on", _work(model))
         return True
+
+
+def prepare_copy(model: Model) -> None:
+    """Compiles kernels in the background for a copied or unpickled model whose linear maps wait for them: this process
+    may have none yet.
+    """
+    waiting = [part for part in model.modules() if isinstance(part, CompiledLinear) and part.weights is None]
+    if not waiting:
+        return
+    apply_plan(model, "cpu-inference")
+    with suppress(HeedfulError):  # no compiler here
+        is_ready()
+        model.compiling = Preparation(model)
 
 
 def generates(model: Model) -> bool:

@@ -19,6 +19,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_uint64, c_void_p
 from functools import cache, partial
 from pathlib import Path
@@ -385,6 +386,8 @@ class CompiledLinear(PrepackedLinear):
         most_rows: number of rows up to which the compiled kernel is used.
     """
 
+    packed_names = ("unpacked", "weights", "most_rows", MANY)
+
     def __init__(
         self,
         linear_class: type[PrepackedLinear],
@@ -401,16 +404,30 @@ class CompiledLinear(PrepackedLinear):
         super().__init__(weight, bias, activation, numbers=numbers(weight))
         self.linear_class, self.dtype = linear_class, weight.dtype
         self.bias = None if bias is None else bias.detach().float().clone()
-        self.weights: Weights | None = None
         whole = min(-(-weight.size(1) // TILE_INPUTS) * TILE_INPUTS, MOST_SUMMED)
         self.group = whole if group is None else group
-        self.most_rows = 0
         if not waits:
             self.use(self.prepared())
 
     def pack(self, *numbers: Tensor) -> None:
         """Keeps the numbers until both kernels have them in their order."""
-        self.unpacked = numbers
+        self.unpacked, self.most_rows = numbers, 0
+        self.weights: Weights | None = None
+
+    def stored_numbers(self) -> Sequence[Tensor]:
+        """Returns the numbers of the weights, which both kernels have, in the order of neither."""
+        if self.unpacked:
+            return self.unpacked
+        if self.many_rows is not None:
+            return self.many_rows.stored_numbers()
+        assert self.weights is not None
+        return interleaved_numbers(self.weights, self.out_features, self.in_features)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        with suppress(HeedfulError):  # no compiler here: the other map takes all rows
+            if is_ready():
+                self.use(self.prepared())
 
     def prepared(self) -> Weights:
         """Returns the weights of the compiled kernel, which are not used yet."""
@@ -452,9 +469,13 @@ class CompiledLinear(PrepackedLinear):
         """Rounded W (out, into)."""
         if self.many_rows is not None:
             return self.many_rows.weight
-        assert self.weights is not None
-        unpack = interleaved_int4 if self.linear_class is Int4Linear else interleaved_int8
-        return unpack(self.weights, self.out_features)[:, : self.in_features]
+        numbers = self.stored_numbers()
+        if self.linear_class is Int8Linear:
+            levels, scales = numbers
+            return levels.float() * scales[:, None]
+        levels, scales, middle = (part.float() for part in numbers)
+        groups = levels.unflatten(1, (-1, Int4Linear.GROUP)) - 8
+        return (groups * scales[..., None] + middle[..., None]).flatten(1)
 
     def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
         """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""
@@ -503,23 +524,22 @@ def most_rows(dtype: torch.dtype) -> int:
     return MOST_ROWS[dtype][0]
 
 
-def interleaved_int8(weights: Weights, outputs: int) -> Tensor:
-    """Returns W (out, in) in float32 of interleaved int8 weights."""
-    assert weights.scales is not None
-    levels = weights.values.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] ^ -128
-    return levels.float() * weights.scales[:, None]
-
-
-def interleaved_int4(weights: Weights, outputs: int) -> Tensor:
-    """Returns W (out, in) in float32 of interleaved int4 weights."""
+def interleaved_numbers(weights: Weights, outputs: int, inputs: int) -> Sequence[Tensor]:
+    """Returns the numbers of interleaved int8 or int4 weights (``Int8Linear.numbers``, ``Int4Linear.numbers``)."""
+    values = rows_of_interleaved(weights.values)[:outputs]
+    if weights.scales is not None:
+        return (values ^ -128)[:, :inputs].contiguous(), weights.scales
     assert weights.groups is not None
-    values, groups = (
-        part.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] for part in (weights.values, weights.groups)
-    )
     halves = values.unflatten(1, (-1, Int4Linear.GROUP // 2))  # (out, groups, 16)
-    levels = torch.cat((halves & 15, halves >> 4), -1).float() - 8
-    scales, middle = groups.float().unflatten(1, (-1, 2)).unbind(-1)
-    return (levels * scales[..., None] + middle[..., None]).flatten(1)
+    levels = torch.cat((halves & 15, halves >> 4), -1).flatten(1)[:, :inputs].contiguous()
+    groups = rows_of_interleaved(weights.groups)[:outputs].unflatten(1, (-1, 2))[:, : inputs // Int4Linear.GROUP]
+    scales, middle = (part.contiguous() for part in groups.unbind(-1))
+    return levels, scales, middle
+
+
+def rows_of_interleaved(numbers: Tensor) -> Tensor:
+    """Returns the rows (N, K) of ``interleaved`` numbers, with the zeros that fill them up."""
+    return numbers.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def pointer(tensor: Tensor | None) -> int | None:

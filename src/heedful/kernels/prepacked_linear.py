@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,8 @@ class PrepackedLinear(nn.Module):
         activation: applied to each output; None is the identity.
         numbers: ``numbers(weight)`` if they are known; the weight may then be on the meta device.
     """
+
+    packed_names: ClassVar[tuple[str, ...]] = ("packed",)  # attributes that ``pack`` sets, which suit one processor
 
     def __init__(
         self,
@@ -78,6 +80,20 @@ class PrepackedLinear(nn.Module):
         """W (out, into), unpacked."""
         raise NotImplementedError  # each packed form has its own
 
+    def stored_numbers(self) -> Sequence[Tensor]:
+        """Returns the numbers that were packed, those of ``numbers``."""
+        return (self.weight,)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state to copy and pickle, with the numbers in no packed form: another machine packs otherwise."""
+        own = {name: value for name, value in self.__dict__.items() if name not in self.packed_names}
+        return {**own, "numbers": tuple(self.stored_numbers())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        numbers = state.pop("numbers")
+        super().__setstate__(state)
+        self.pack(*numbers)
+
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b) for ``rows`` (N, into): (N, out)."""
         raise NotImplementedError  # each packed form has its own
@@ -109,6 +125,8 @@ class FloatLinear(PrepackedLinear):
     >>> torch.allclose(packed(x), linear(x), atol=1e-6), torch.equal(packed.weight, linear.weight)
     (True, True)
     """
+
+    packed_names = ("packed", "plain", "attribute", "formula")
 
     def pack(self, *numbers: Tensor) -> None:
         """Stores the weight in oneDNN's order."""
@@ -195,6 +213,7 @@ class Int8Linear(PrepackedLinear):
     """
 
     LEVELS = 127
+    packed_names = ("packed", "scales", "zeros")
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
@@ -215,10 +234,15 @@ class Int8Linear(PrepackedLinear):
         levels = (weight / scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2's weights are transposed
         return levels, scales
 
+    def stored_numbers(self) -> tuple[Tensor, Tensor]:
+        """Returns q (out, into) in int8 and s_out (out,)."""
+        return self.packed.to_dense().view(-1, self.out_features).mT.contiguous(), self.scales
+
     @property
     def weight(self) -> Tensor:
         """Rounded W in float32."""
-        return self.packed.to_dense().float().view(-1, self.out_features).mT * self.scales[:, None]
+        levels, scales = self.stored_numbers()
+        return levels.float() * scales[:, None]
 
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b); the kernel reads rows of unsigned bytes, 128 for zero."""
@@ -236,6 +260,7 @@ class Int4Linear(PrepackedLinear):
 
     GROUP = 32
     MULTIPLE = 64  # the kernel's number of outputs
+    packed_names = ("packed", "scales")
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
@@ -264,19 +289,32 @@ class Int4Linear(PrepackedLinear):
         quotients = (groups - middle.float()[..., None]) / scales.float()[..., None]
         return (quotients.round() + 8).clamp_(0, 15).flatten(1).to(torch.uint8), scales, middle
 
+    def stored_numbers(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns q (out, into) in uint8, s and z + 8 s (out, groups) in bfloat16.
+
+        q − 8 are the products of the unit vectors with scales of 1.
+        """
+        one_and_zero = torch.tensor([1, 0], dtype=self.scales.dtype).expand_as(self.scales).contiguous()
+        levels = self._unit_products(one_and_zero)
+        scales, middle = (part.mT[: self.out_features].contiguous() for part in self.scales.unbind(-1))
+        return (levels + 8).to(torch.uint8), scales, middle
+
     @property
     def weight(self) -> Tensor:
         """Rounded W in float32: the products of the unit vectors."""
-        eye = torch.eye(self.in_features, dtype=torch.bfloat16)
-        return self._bfloat16_product(eye).float().mT
+        return self._unit_products(self.scales)
 
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b); sums are float32, and y is rounded to bfloat16."""
-        y = self._bfloat16_product(rows.bfloat16()).to(self.output_dtype)
+        y = self._bfloat16_product(rows.bfloat16(), self.scales).to(self.output_dtype)
         return self.activated(y if self.bias is None else y + self.bias)
 
-    def _bfloat16_product(self, rows: Tensor) -> Tensor:
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, self.GROUP, self.scales)
+    def _unit_products(self, scales: Tensor) -> Tensor:
+        """Returns the products (out, into) of the unit vectors in float32."""
+        return self._bfloat16_product(torch.eye(self.in_features, dtype=torch.bfloat16), scales).float().mT
+
+    def _bfloat16_product(self, rows: Tensor, scales: Tensor) -> Tensor:
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, self.GROUP, scales)
         return y[:, : self.out_features]
 
 

@@ -112,6 +112,13 @@ class Model(nn.Module):
         """Returns the state to copy and pickle, without what is of this object alone (``OWN``)."""
         return {name: value for name, value in self.__dict__.items() if name not in OWN}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.optimised:
+            from heedful.optimize_model import prepare_copy
+
+            prepare_copy(self)
+
     @property
     def device(self) -> torch.device:
         """Device of the weights."""

@@ -105,7 +105,7 @@ class TextClassification(TextPairTask):
     ) -> None:
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
         self.threshold = threshold
-        self.columns = MappingProxyType(dict(columns or type(self).columns))
+        self.columns = dict(columns or type(self).columns)
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop

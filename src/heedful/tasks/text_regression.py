@@ -60,7 +60,7 @@ class TextRegression(TextPairTask):
         self, tokenizer: Tokenizer, *, columns: Mapping[str, Kind] | None = None, mean: float = 0.0, factor: float = 1.0
     ) -> None:
         self.tokenizer, self.labels = tokenizer, [OUTPUT]
-        self.columns = MappingProxyType(dict(columns or type(self).columns))
+        self.columns = dict(columns or type(self).columns)
         self.mean, self.factor = mean, factor
 
     # --------------------------------------------------------------------------------------------------------- creation

@@ -288,7 +288,7 @@ def _source(row: Row) -> str:
 
 
 def _columns(tagged: bool) -> Mapping[str, Kind]:
-    return MappingProxyType({**PAIR, **({"language": "text"} if tagged else {})})
+    return {**PAIR, **({"language": "text"} if tagged else {})}
 
 
 def _tag(language: str) -> str:
