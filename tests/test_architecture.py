@@ -28,7 +28,7 @@ ROOMS = [
     *("layers", "cache", "stack", "heads", "models", "adapters", "kernels", "optimize_model", "pretrained"),
     *("generation", "inspection"),
     *("tasks", "inference", "evaluation", "training", "audit", "verify", "export", "views", "demos", "serving"),
-    *("api", "registration", "doctor", "cli", "__main__"),
+    *("api", "sklearn", "registration", "doctor", "cli", "__main__"),
 ]
 CORE = ("config", "presets", "layers", "cache", "stack", "heads", "models")
 RUNTIME = ("layers", "cache", "stack", "heads", "models")

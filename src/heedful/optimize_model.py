@@ -139,6 +139,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         apply_plan(model, "gpu")
     model.optimised, model.prepacked = dtype_name, parameters_before - model.count()
     model.captured = CapturedSteps() if captures else None
+    model.on_copy = prepare_copy
     return model.eval()  # includes the new parts
 
 

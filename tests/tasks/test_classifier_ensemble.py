@@ -32,7 +32,7 @@ from heedful.inference.predict_file import fingerprint
 from heedful.layers import TokenEmbedding
 from heedful.models import Encoder, Ensemble
 from heedful.models.ensemble import mean_logits
-from heedful.pretrained.upload import _upload_files
+from heedful.pretrained.upload import model_files
 from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import WatchedRun
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
@@ -393,7 +393,7 @@ def test_commands_that_refuse_an_ensemble(run: Any, tmp_path: Path, capsys: Any)
         heedful.create(model.config, num_labels=9)
     with pytest.raises(HeedfulError, match="an adapter is added to one model, not to an ensemble"):
         add_adapter(model, LoraConfig())
-    files = _upload_files(folder)
+    files = model_files(folder)
     assert {f"member-{i}/{name}" for i in range(4) for name in ("model.safetensors", "tokenizer.json")} <= set(files)
 
 

@@ -88,6 +88,7 @@ class Model(nn.Module):
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     compiling: Any = None  # compiled kernels that are being made (``heedful.optimize``); None: none
     decoding_copy: Any = None  # optimised, for ``generate`` (``heedful.generation.decoding_copy``); None: none
+    on_copy: Callable[[Model], None] | None = None  # called with a copied or unpickled model (``heedful.optimize``)
     captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
     adapter: object | None = None  # its adapter (``heedful.adapters``), beside the weights of ``folder.source``
 
@@ -114,10 +115,8 @@ class Model(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if self.optimised:
-            from heedful.optimize_model import prepare_copy
-
-            prepare_copy(self)
+        if self.on_copy is not None:
+            self.on_copy(self)
 
     @property
     def device(self) -> torch.device:

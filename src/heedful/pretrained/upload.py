@@ -44,7 +44,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    files = _upload_files(Path(folder).expanduser())
+    files = model_files(Path(folder).expanduser())
     api = HfApi(library_name="heedful", library_version=__version__)
     try:
         url = api.create_repo(name, private=private, exist_ok=True)
@@ -67,8 +67,8 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     raise HeedfulError(f"cannot upload {name} to the Hub: {problem}")
 
 
-def _upload_files(folder: Path) -> dict[str, Path | bytes]:
-    """Returns the files to upload, by name; in ``heedful.json`` the paths of this machine are removed."""
+def model_files(folder: Path) -> dict[str, Path | bytes]:
+    """Returns the files of a model by name: paths, or of ``heedful.json`` its content without paths of this machine."""
     read_required_json(folder / CONFIG)  # raises if there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -1,0 +1,487 @@
+"""Estimators for scikit-learn: ``fit`` trains a run, ``predict`` and ``transform`` use the folder that it wrote.
+
+They take part in ``clone``, ``cross_val_score``, ``GridSearchCV``, ``Pipeline`` and ``ColumnTransformer``. An estimator
+holds the files of its model, so that a pickle needs nothing else; ``hold="path"`` holds the path of the folder instead.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+
+from heedful.errors import HeedfulError, plural
+
+HOLD = ("files", "path")
+PREDICTED = 4096  # inputs whose probabilities are computed together
+
+
+class HeldModel(BaseEstimator):
+    """Base of the estimators: trains a model, holds it, and loads it when it is first needed.
+
+    Args:
+        model: model to fine-tune: a folder, a name on the Hub, or "auto" for a small, well-known one; None: train a new
+            one.
+        preset: size of a new model; ``heedful presets`` lists them. None: chosen by the data.
+        max_steps: maximum number of steps.
+        max_epochs: maximum number of epochs.
+        max_minutes: maximum duration of ``fit`` in minutes.
+        settings: further arguments of :func:`heedful.train`, such as ``{"training": {"lr": 1e-3}}``.
+        out: folder of the run, which the next ``fit`` overwrites; None: a temporary one.
+        hold: "files": the estimator holds the files of its model, and so does its pickle; "path": the path of ``out``.
+        device: "cpu", "cuda", ...; None for the best available.
+        dtype: of the weights in prediction, as in :func:`heedful.pipeline`.
+        random_state: seed of the weights, the order of the data and dropout: a number, a ``RandomState``, or None.
+        verbose: print what a run prints.
+
+    Attributes:
+        metrics_: of the best evaluation, on the rows that ``fit`` held out.
+        verdict_: verdict of the run: whether the model is better than a simple method.
+    """
+
+    task: ClassVar[str]
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | None = None,
+        *,
+        preset: str | None = None,
+        max_steps: int | None = None,
+        max_epochs: int | None = None,
+        max_minutes: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        out: str | PathLike[str] | None = None,
+        hold: str = "files",
+        device: str | None = None,
+        dtype: str | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model, self.preset = model, preset
+        self.max_steps, self.max_epochs, self.max_minutes = max_steps, max_epochs, max_minutes
+        self.settings, self.out, self.hold = settings, out, hold
+        self.device, self.dtype, self.random_state, self.verbose = device, dtype, random_state, verbose
+
+    def _train(self, rows: list[dict[str, Any]], **settings: Any) -> None:
+        """Trains a model on ``rows`` and holds it."""
+        from heedful.api import train
+
+        self._check_hold(trains=True)
+        if len(rows) < 2:
+            raise HeedfulError(f"n_samples = {len(rows)}, {plural(len(rows), 'example')}; give more")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with self._folder() as folder:
+            run = train(
+                self.task,
+                rows,
+                out=folder,
+                model=self.model,
+                preset=self.preset,
+                max_steps=self.max_steps,
+                max_epochs=self.max_epochs,
+                max_minutes=self.max_minutes,
+                device=self.device,
+                seed=seed,
+                overwrite=self.out is not None,
+                quiet=not self.verbose,
+                **_merged(settings, self.settings or {}),
+            )
+            self.metrics_, self.verdict_ = dict(run.metrics), run.verdict
+            self._keep(folder)
+        assert self.pipeline_ is not None  # loaded now: the first call of ``predict`` then changes nothing
+
+    def _check_hold(self, trains: bool) -> None:
+        if self.hold not in HOLD:
+            raise HeedfulError(f"hold is {self.hold!r}; give 'files' or 'path'")
+        if trains and self.hold == "path" and self.out is None:
+            raise HeedfulError("hold='path' needs the folder in which the model stays: out=...")
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """Context manager that yields the folder of the run, a temporary one without ``out``."""
+        if self.out is not None:
+            yield Path(self.out)
+            return
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary) / "run"
+
+    def _keep(self, folder: Path) -> None:
+        """Holds the model in ``folder``."""
+        self.__dict__.pop("_pipe", None)
+        self.folder_ = str(folder.absolute()) if self.hold == "path" else None
+        self.files_ = None if self.hold == "path" else _files_of(folder)
+
+    @property
+    def pipeline_(self) -> Any:
+        """The fitted model with its task (:class:`heedful.inference.pipeline.Pipeline`), loaded when first needed."""
+        from heedful.inference.pipeline import pipeline
+
+        check_is_fitted(self)
+        if "_pipe" not in self.__dict__:
+            with tempfile.TemporaryDirectory() as temporary:
+                if self.folder_ is None:
+                    self._write(Path(temporary))
+                self._pipe = pipeline(self.task, self.folder_ or temporary, self.device, self.dtype)
+        return self._pipe
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes the fitted model as a folder, which ``heedful.pipeline``, ``heedful serve`` and others open.
+
+        Raises ``HeedfulError`` if the folder is not empty.
+        """
+        check_is_fitted(self)
+        target = Path(folder)
+        if target.exists() and any(target.iterdir()):
+            raise HeedfulError(f"the folder {target} is not empty; choose another one")
+        self._write(target)
+
+    def _write(self, folder: Path) -> None:
+        files = _files_of(Path(self.folder_)) if self.folder_ is not None else self.files_ or {}
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state to copy and pickle, without the loaded model."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_pipe"}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "folder_")
+
+
+class TextModel(HeldModel):
+    """Base of the estimators whose inputs are texts, or pairs of texts."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        return tags
+
+    def _texts(self, X: Any) -> list[Any]:
+        """Returns the inputs: texts, or pairs of texts."""
+        return texts_of(X)
+
+
+class LabelModel(ClassifierMixin, HeldModel):
+    """Base of the classifiers: labels of any type, as scikit-learn has them.
+
+    Attributes:
+        classes_: (C,) the labels, sorted.
+        class_prior_: (C,) share of each label among the examples of ``fit``.
+    """
+
+    column: ClassVar[str]  # of the inputs
+
+    def _fit(self, rows: list[dict[str, Any]], y: Any) -> Self:
+        """Trains a classifier on ``rows`` without labels, whose labels are ``y``."""
+        if y is None:
+            raise HeedfulError(f"requires y to be passed, but the target y is None: {type(self).__name__} needs labels")
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(rows, y)
+        check_classification_targets(y)
+        self.classes_, indices = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise HeedfulError(f"y has 1 class, {self.classes_[0]!r}; a classifier needs at least 2 classes")
+        self.class_prior_ = np.bincount(indices) / len(indices)
+        names = _label_names(self.classes_.tolist())
+        rows = [{**row, "label": names[index]} for row, index in zip(rows, indices, strict=True)]
+        self._train(rows, **self._label_settings())
+        order = {name: index for index, name in enumerate(names)}
+        self._order = [order[name] for name in self.pipeline_.labels]  # of the model's labels among ``classes_``
+        return self
+
+    def _label_settings(self) -> dict[str, Any]:
+        return {}
+
+    def _probabilities(self, inputs: Sequence[Any]) -> np.ndarray:
+        """Returns the probabilities (N, C); of an input without content ``class_prior_``."""
+        pipe = self.pipeline_
+        columns = dict(zip(pipe.labels, self._order, strict=True))
+        found = np.tile(self.class_prior_, (len(inputs), 1))
+        for start in range(0, len(inputs), PREDICTED):
+            for row, prediction in enumerate(pipe.predict(inputs[start : start + PREDICTED], top_k=None), start):
+                for each in prediction.output or ():
+                    found[row, columns[each["label"]]] = each["score"]
+        return found / found.sum(1, keepdims=True)
+
+
+class TextClassifier(LabelModel, TextModel):
+    """Classifies texts, or pairs of texts: ``heedful train text-classification``.
+
+    ``X`` is a list, array or column of texts; a table, or a list of pairs, with two texts in a row is of pairs. Of the
+    examples ``fit`` holds some out, which choose the best weights. See :class:`HeldModel` for the arguments.
+
+    >>> from sklearn.model_selection import cross_val_score
+    >>> texts = [f"film {n} is {word}" for n in range(50) for word in ("good", "bad")]
+    >>> labels = [text.endswith("good") for text in texts]
+    >>> classify = TextClassifier(max_epochs=20, random_state=0)
+    >>> cross_val_score(classify, texts, labels, cv=2).round(2)  # doctest: +SKIP
+    array([1., 1.])
+    """
+
+    task = "text-classification"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Trains a classifier; ``y`` (N,) are labels of any type."""
+        return self._fit(_text_rows(self._texts(X)), y)
+
+    def _label_settings(self) -> dict[str, Any]:
+        return {"data_settings": {"label_kind": "class"}}
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities (N, C) of ``classes_``. A text without words gets their shares in ``fit``."""
+        check_is_fitted(self)
+        return self._probabilities(self._texts(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the most probable label (N,) of each input."""
+        check_is_fitted(self)
+        return self.classes_[self._probabilities(self._texts(X)).argmax(1)]
+
+
+class TextRegressor(RegressorMixin, TextModel):
+    """Predicts a number for a text, or for a pair of texts: ``heedful train text-classification`` on numbers.
+
+    See :class:`TextClassifier` for ``X``, and :class:`HeldModel` for the arguments.
+    """
+
+    task = "text-classification"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Trains a model; ``y`` (N,) are finite numbers."""
+        rows = _text_rows(self._texts(X))
+        if y is None:
+            raise HeedfulError("requires y to be passed, but the target y is None: TextRegressor needs numbers")
+        numbers = np.asarray(column_or_1d(y, warn=True), dtype=np.float64)
+        check_consistent_length(rows, numbers)
+        if not np.isfinite(numbers).all():
+            raise HeedfulError("y has NaN or infinity; leave these examples out")
+        self.mean_ = float(numbers.mean())
+        self._train(
+            [{**row, "label": number} for row, number in zip(rows, numbers.tolist(), strict=True)],
+            data_settings={"label_kind": "number"},
+        )
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns a number (N,) for each input; for a text without words the mean of ``fit``."""
+        check_is_fitted(self)
+        predictions = self.pipeline_.predict(self._texts(X))
+        return np.array([self.mean_ if one.output in ("", None) else float(one.output) for one in predictions])
+
+
+class ImageClassifier(LabelModel):
+    """Classifies images: ``heedful train image-classification``.
+
+    ``X`` is a list of images (arrays, PIL images or paths) or an array (N, H, W) or (N, H, W, 3). Rows of an array
+    (N, pixels) are square images. Arrays of floating point begin at 0, and their largest number in ``fit`` is white.
+    See :class:`HeldModel` for the arguments.
+    """
+
+    task = "image-classification"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = tags.input_tags.positive_only = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Trains a classifier; ``y`` (N,) are labels of any type."""
+        numbers = X if isinstance(X, np.ndarray) else None
+        is_float = numbers is not None and numbers.dtype.kind == "f" and numbers.size > 0
+        self.white_ = float(np.max(X)) or 1.0 if is_float else 255.0
+        return self._fit([{"image": image} for image in self._images(X)], y)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the probabilities (N, C) of ``classes_``."""
+        check_is_fitted(self)
+        return self._probabilities(self._images(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the most probable label (N,) of each image."""
+        check_is_fitted(self)
+        return self.classes_[self._probabilities(self._images(X)).argmax(1)]
+
+    def _images(self, X: Any) -> list[Any]:
+        """Returns the images, those of an array in bytes."""
+        if not isinstance(X, np.ndarray) or X.dtype == object:
+            return list(X)
+        if X.ndim == 2:
+            side = round(X.shape[1] ** 0.5)
+            if side * side != X.shape[1]:
+                raise HeedfulError(f"a row of X has {X.shape[1]} pixels, no square; give an array (N, H, W)")
+            X = X.reshape(len(X), side, side)
+        if X.ndim not in (3, 4):
+            raise HeedfulError(f"X has the shape {X.shape}; give images (N, H, W) or (N, H, W, 3)")
+        if X.dtype.kind == "f":
+            if not np.isfinite(X).all() or (X < 0).any():
+                raise HeedfulError("X has NaN, infinity or numbers below 0; give images whose black is 0")
+            X = (X * (255 / self.white_)).round().clip(0, 255)
+        elif X.size and (X.min() < 0 or X.max() > 255):
+            raise HeedfulError(f"X has whole numbers from {X.min()} to {X.max()}; give bytes, 0 to 255")
+        return list(X.astype(np.uint8))
+
+
+class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel):
+    """Maps texts to vectors, near those of like texts: ``heedful train feature-extraction``.
+
+    Without ``fine_tune``, ``fit`` trains nothing and ignores its inputs. With it, ``fit`` trains on pairs of texts that
+    mean about the same, and with ``y`` on pairs whose similarity is ``y``, from 0 to 1.
+
+    Args:
+        model: a folder, or a name on the Hub.
+        fine_tune: train in ``fit``.
+        **others: see :class:`HeldModel`. With ``hold="path"`` and without ``fine_tune`` the estimator holds the path of
+            ``model``.
+    """
+
+    task = "feature-extraction"
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | None = "sentence-transformers/all-MiniLM-L6-v2",
+        *,
+        fine_tune: bool = False,
+        preset: str | None = None,
+        max_steps: int | None = None,
+        max_epochs: int | None = None,
+        max_minutes: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        out: str | PathLike[str] | None = None,
+        hold: str = "files",
+        device: str | None = None,
+        dtype: str | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            model,
+            preset=preset,
+            max_steps=max_steps,
+            max_epochs=max_epochs,
+            max_minutes=max_minutes,
+            settings=settings,
+            out=out,
+            hold=hold,
+            device=device,
+            dtype=dtype,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.fine_tune = fine_tune
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = True
+        return tags
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:
+        """Fine-tunes the model on pairs of texts with ``fine_tune``; else opens it."""
+        from heedful.pretrained.folder import find
+
+        if self.fine_tune:
+            rows = _text_rows(self._texts(X))
+            if rows and "text_pair" not in rows[0]:
+                raise HeedfulError(
+                    "fine-tuning takes pairs of texts; give a table with two columns, or a list of pairs"
+                )
+            if y is not None:
+                check_consistent_length(rows, y)
+                scores = np.asarray(column_or_1d(y, warn=True), dtype=np.float64).tolist()
+                rows = [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
+            self._train(rows)
+        else:
+            if self.model is None:
+                raise HeedfulError("model is None; give a folder or a name on the Hub, or fine_tune=True")
+            self._check_hold(trains=False)
+            self._keep(find(Path(self.model) if isinstance(self.model, PathLike) else self.model))
+        self._n_features_out = self.pipeline_.model.main.dim
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Returns the vectors (N, D) of the texts, in float32; zeros for a text without words."""
+        check_is_fitted(self)
+        texts = self._texts(X)
+        found = np.zeros((len(texts), self._n_features_out), dtype=np.float32)
+        for row, prediction in enumerate(self.pipeline_.predict(texts)):
+            if prediction.output:
+                found[row] = prediction.output
+        return found
+
+
+def texts_of(X: Any) -> list[Any]:
+    """Returns the texts of a list, an array, a column or a table with one column; of two columns the pairs of texts.
+
+    Raises ``HeedfulError`` for other inputs, and for a value that is no text.
+
+    >>> texts_of(["a", "b"]), texts_of([("a", "b")])
+    (['a', 'b'], [('a', 'b')])
+    """
+    if isinstance(X, str | bytes | Mapping) or not (hasattr(X, "__len__") or hasattr(X, "__array__")):
+        raise HeedfulError(f"X is of type {type(X).__name__}; give a list, array or column of texts")
+    if hasattr(X, "toarray"):
+        raise HeedfulError("X is a sparse matrix; give a list, array or column of texts")
+    columns = getattr(X, "shape", (0,))[1:]
+    array = X.to_numpy() if hasattr(X, "to_numpy") else X if isinstance(X, np.ndarray) else None
+    rows = list(X) if array is None else array.reshape(-1).tolist() if columns in ((), (1,)) else array.tolist()
+    if columns not in ((), (1,), (2,)):
+        raise HeedfulError(f"X has the shape {X.shape}; give texts, or pairs of texts in two columns")
+    rows = [tuple(row) if isinstance(row, list | tuple) else row for row in rows]
+    pairs = sum(isinstance(row, tuple) for row in rows)
+    if pairs not in (0, len(rows)):
+        raise HeedfulError(f"X has {pairs} pairs of texts among {plural(len(rows), 'example')}; give one kind")
+    for number, row in enumerate(rows):
+        values = row if isinstance(row, tuple) else (row,)
+        if len(values) > 2 or not all(isinstance(value, str) for value in values):
+            found = next((type(value).__name__ for value in values if not isinstance(value, str)), "three texts")
+            raise HeedfulError(f"X[{number}] is {found}, not a text; give texts, and '' where one is missing")
+    return rows
+
+
+def _text_rows(texts: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns the rows of texts or pairs, as :func:`heedful.train` takes them."""
+    names = ("text", "text_pair")
+    return [dict(zip(names, text, strict=True)) if isinstance(text, tuple) else {"text": text} for text in texts]
+
+
+def _label_names(classes: Sequence[Any]) -> list[str]:
+    """Returns a name for each label: its own text, or numbered names where texts are equal or begin with a blank."""
+    names = [str(label) for label in classes]
+    is_usable = all(name and name == " ".join(name.split()) for name in names) and len(set(names)) == len(names)
+    return names if is_usable else [f"class {number}" for number in range(len(names))]
+
+
+def _files_of(folder: Path) -> dict[str, bytes]:
+    """Returns the files of a model by name."""
+    from heedful.pretrained.upload import model_files
+
+    files = model_files(folder).items()
+    return {name: part if isinstance(part, bytes) else part.read_bytes() for name, part in files}
+
+
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by section, those that are ``given`` before our ``own``."""
+    sections = {*own, *given}
+    return {name: _merged_section(own.get(name), given.get(name)) for name in sections}
+
+
+def _merged_section(own: Any, given: Any) -> Any:
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        return {**own, **given}
+    return own if given is None else given

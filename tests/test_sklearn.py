@@ -1,0 +1,359 @@
+"""Estimators: scikit-learn's own checks, its tools, and every form of inputs."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from PIL import Image
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import heedful
+from heedful.errors import HeedfulError
+from heedful.sklearn import ImageClassifier, TextClassifier, TextEmbedder, TextRegressor, texts_of
+from test_every_task import SMALL, command_of
+
+TINY: dict[str, Any] = {
+    "max_steps": 2,
+    "random_state": 0,
+    "settings": {"model_settings": {"dim": 16, "depth": 1, "heads": 2}, "tokenizer": {"kind": "word"}},
+}
+TEXTS = [f"film {number} is {word}" for number in range(20) for word in ("good", "bad", "long")]
+LABELS = [text.split()[-1] for text in TEXTS]
+
+
+def tiny(kind: Any = TextClassifier, **changes: Any) -> Any:
+    return kind(**{"preset": "bert-tiny", **TINY, **changes})
+
+
+# -------------------------------------------------------------------------------------- scikit-learn's own checks
+
+
+def words(X: np.ndarray) -> list[str]:
+    return [" ".join(f"c{column}v{round(2 * value)}" for column, value in enumerate(row)) for row in X.tolist()]
+
+
+class OfNumbers:
+    """Numbers as words, since the checks give numbers."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        X, y = validate_data(self, X, y)
+        return super().fit(words(X), y)  # type: ignore[misc]
+
+    def predict(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return super().predict(words(validate_data(self, X, reset=False)))  # type: ignore[misc]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, False, True
+        return tags
+
+
+class NumberClassifier(OfNumbers, TextClassifier):
+    def predict_proba(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return super().predict_proba(words(validate_data(self, X, reset=False)))
+
+
+class NumberRegressor(OfNumbers, TextRegressor):
+    pass
+
+
+EXPECTED = {
+    "check_classifiers_train": "two steps of training do not learn the clusters",
+    "check_regressors_train": "two steps of training do not learn the numbers",
+    "check_methods_subset_invariance": "float32: a text beside others differs in the seventh digit",
+}
+
+
+@parametrize_with_checks(
+    [tiny(NumberClassifier), tiny(NumberRegressor)], expected_failed_checks=lambda estimator: EXPECTED
+)
+@pytest.mark.full(keep=24)
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checks' own
+        check(estimator)
+
+
+# ------------------------------------------------------------------------------------------------ forms of inputs
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TEXTS,
+        tuple(TEXTS),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object)[:, None],
+        pd.Series(TEXTS),
+        pd.DataFrame({"film": TEXTS}),
+        pl.Series(TEXTS),
+        pl.DataFrame({"film": TEXTS}),
+    ],
+)
+def test_texts_are_taken_in_any_form(given: Any) -> None:
+    assert texts_of(given) == TEXTS
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, None])
+def test_two_columns_are_pairs(kind: Any) -> None:
+    pairs = list(zip(TEXTS, LABELS, strict=True))
+    assert texts_of(pairs if kind is None else kind({"a": TEXTS, "b": LABELS})) == pairs
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("a text", "X is of type str; give a list, array or column of texts"),
+        ({"a": 1}, "X is of type dict"),
+        (3, "X is of type int"),
+        (["a", 3.0], r"X\[1\] is float, not a text"),
+        (["a", None], r"X\[1\] is NoneType"),
+        (pd.Series(["a", float("nan")]), r"X\[1\] is float"),
+        (["a", ("a", "b")], "X has 1 pairs of texts among 2 examples"),
+        ([("a", "b", "c")], r"X\[0\] is three texts"),
+        (pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]}), r"X has the shape \(1, 3\)"),
+        (TfidfVectorizer().fit_transform(TEXTS), "X is a sparse matrix"),
+    ],
+)
+def test_other_inputs_are_refused(given: Any, says: str) -> None:
+    with pytest.raises(HeedfulError, match=says):
+        texts_of(given)
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1], [False, True], [1.0, 2.0], ["", " a"], ["a", "a "]])
+def test_labels_keep_their_type(labels: list[Any]) -> None:
+    y = np.array(labels)[[index % 2 for index in range(len(TEXTS))]]
+    fitted = tiny().fit(TEXTS, y)
+    assert fitted.classes_.tolist() == sorted(labels)
+    assert set(fitted.predict(TEXTS).tolist()) <= set(labels)
+    assert fitted.predict(TEXTS).dtype == fitted.classes_.dtype
+    p = fitted.predict_proba([*TEXTS[:3], ""])
+    np.testing.assert_allclose(p.sum(1), 1)
+    np.testing.assert_allclose(p[3], [0.5, 0.5])
+
+
+def test_it_learns_and_its_probabilities_are_those_of_a_pipeline(tmp_path: Path) -> None:
+    fitted = tiny(max_steps=60).fit(TEXTS, LABELS)
+    assert fitted.score(TEXTS, LABELS) == 1
+    assert fitted.metrics_["accuracy"] == 100
+    fitted.save(tmp_path / "films")
+    pipe = heedful.pipeline("text-classification", tmp_path / "films")
+    for text, label, p in zip(TEXTS, fitted.predict(TEXTS), fitted.predict_proba(TEXTS), strict=True):
+        answer = pipe(text)
+        assert answer["output"] == label
+        assert answer["score"] == pytest.approx(p.max(), abs=1e-6)
+    with pytest.raises(HeedfulError, match="is not empty"):
+        fitted.save(tmp_path / "films")
+
+
+def test_an_ensemble_is_held_whole() -> None:
+    fitted = TextClassifier(max_steps=2, random_state=0).fit(TEXTS, LABELS)
+    assert type(fitted.pipeline_.task).__name__ == "ClassifierEnsemble"
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
+
+
+def test_numbers_are_learned_from_texts_and_pairs() -> None:
+    texts = [f"it weighs {number % 5} kilos" for number in range(60)]
+    pairs, weights = [(text, "in all") for text in texts], [10.0 * (number % 5) for number in range(60)]
+    for given in (texts, pairs):
+        fitted = tiny(TextRegressor, max_steps=300).fit(given, weights)
+        assert fitted.score(given, weights) > 0.5
+    assert fitted.predict([("", "")])[0] == pytest.approx(20)
+    with pytest.raises(HeedfulError, match="y has NaN"):
+        tiny(TextRegressor).fit(texts, [float("nan")] * 60)
+
+
+@pytest.mark.parametrize("form", ["rows", "images", "bytes", "pictures", "fractions"])
+def test_images_in_any_form(form: str) -> None:
+    X, y = load_digits(n_class=3, return_X_y=True)
+    rows, y = X[:90], y[:90]
+    images = (rows * 15.9).astype(np.uint8).reshape(-1, 8, 8)
+    given: dict[str, Any] = {
+        "rows": rows,
+        "images": rows.reshape(-1, 8, 8),
+        "bytes": images,
+        "pictures": [Image.fromarray(image) for image in images],
+        "fractions": rows.reshape(-1, 8, 8) / 16,
+    }
+    fitted = ImageClassifier(max_epochs=15, random_state=0).fit(given[form], y)
+    assert fitted.score(given[form], y) > 0.6
+    assert fitted.predict_proba(given[form]).shape == (90, 3)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(given[form]), fitted.predict(given[form]))
+
+
+@pytest.mark.parametrize(
+    ("X", "says"),
+    [
+        (np.zeros((4, 10)), "10 pixels, no square"),
+        (np.zeros((4, 2, 2, 3, 1)), "X has the shape"),
+        (np.full((4, 9), -1.0), "numbers below 0"),
+        (np.full((4, 9), 300), "whole numbers from 300 to 300"),
+    ],
+)
+def test_arrays_that_are_no_images_are_refused(X: np.ndarray, says: str) -> None:
+    with pytest.raises(HeedfulError, match=says):
+        ImageClassifier().fit(X, [0, 1, 0, 1])
+
+
+# ------------------------------------------------------------------------------------------- scikit-learn's tools
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sentence encoder of two steps."""
+    from heedful import cli
+
+    place = tmp_path_factory.mktemp("encoder")
+    command = [*command_of("feature-extraction", place), "--out", str(place / "run"), "--max-steps=2", "--json"]
+    assert SMALL[0] in command
+    assert cli.main(command) == 0
+    return place / "run"
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_folds_are_fitted_side_by_side(backend: str) -> None:
+    with joblib.parallel_backend(backend, n_jobs=2):
+        scores = cross_val_score(tiny(max_steps=90), TEXTS, LABELS, cv=3)
+    assert scores.mean() > 0.9
+    np.testing.assert_allclose(scores, cross_val_score(tiny(max_steps=90), TEXTS, LABELS, cv=3))
+
+
+def test_settings_are_searched() -> None:
+    search = GridSearchCV(tiny(), {"max_steps": [1, 60], "preset": ["bert-tiny"]}, cv=2).fit(TEXTS, LABELS)
+    assert search.best_params_ == {"max_steps": 60, "preset": "bert-tiny"}
+    assert search.predict(["film 3 is good"]).tolist() == ["good"]
+    assert clone(search.best_estimator_).get_params() == search.best_estimator_.get_params()
+
+
+def test_a_column_of_a_table_is_embedded(encoder: Path) -> None:
+    table = pd.DataFrame({"text": TEXTS, "length": np.arange(len(TEXTS), dtype=float)})
+    columns = ColumnTransformer([("vectors", TextEmbedder(encoder), "text")], remainder="passthrough")
+    fitted = make_pipeline(columns.set_output(transform="pandas"), LogisticRegression(max_iter=500)).fit(table, LABELS)
+    assert fitted.predict_proba(table).shape == (len(TEXTS), 3)
+    inner = fitted[0].transform(table)
+    assert list(inner)[:2] == ["vectors__textembedder0", "vectors__textembedder1"]
+    assert inner.shape == (len(TEXTS), 17)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(table), fitted.predict_proba(table), atol=1e-6)
+
+
+def test_vectors_are_those_of_a_pipeline_and_fine_tuning_changes_them(encoder: Path) -> None:
+    pipe = heedful.pipeline("feature-extraction", encoder)
+    fitted = TextEmbedder(encoder).fit()
+    found = fitted.set_output(transform="polars").transform(["fig", ""])
+    assert found.columns[-1] == "textembedder15"
+    np.testing.assert_allclose(found.to_numpy()[0], pipe("fig")["output"], atol=1e-6)
+    assert not found.to_numpy()[1].any()
+    rate = {"training": {"lr": 1e-2}}
+    pairs = pd.DataFrame({"a": TEXTS, "b": [f"the {label} one" for label in LABELS]})
+    for y in (None, np.linspace(0, 1, len(TEXTS))):
+        tuned = TextEmbedder(encoder, fine_tune=True, max_steps=3, random_state=0, settings=rate).fit(pairs, y)
+        assert np.abs(tuned.transform(["fig"]) - found.to_numpy()[:1]).max() > 1e-3
+    with pytest.raises(HeedfulError, match="pairs of texts"):
+        TextEmbedder(encoder, fine_tune=True).fit(TEXTS)
+    with pytest.raises(HeedfulError, match="model is None"):
+        TextEmbedder(None).fit()
+
+
+# ------------------------------------------------------------------------------------------------------- pickling
+
+
+def predicted(estimator: Any, texts: list[str]) -> list[Any]:
+    labels: list[Any] = estimator.predict(texts).tolist()
+    return labels
+
+
+def test_a_pickle_needs_nothing_else(tmp_path: Path) -> None:
+    fitted = tiny(out=tmp_path / "run", dtype="int8").fit(TEXTS, LABELS)
+    expected = fitted.predict(TEXTS).tolist()
+    assert (tmp_path / "run" / "run.toml").is_file()
+    assert fitted.fit(TEXTS, LABELS).predict(TEXTS).tolist() == expected  # again, into the same folder
+    for path in (tmp_path / "run").rglob("*.safetensors"):
+        path.unlink()
+    assert pickle.loads(pickle.dumps(fitted)).predict(TEXTS).tolist() == expected
+    joblib.dump(fitted, tmp_path / "films.joblib")
+    assert joblib.load(tmp_path / "films.joblib").predict(TEXTS).tolist() == expected
+    assert joblib.Parallel(n_jobs=2)(joblib.delayed(predicted)(fitted, TEXTS) for _ in range(2)) == [expected] * 2
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(predicted, fitted, TEXTS).result() == expected
+
+
+def test_or_the_path_of_its_folder(tmp_path: Path, encoder: Path) -> None:
+    fitted = tiny(out=tmp_path / "run", hold="path").fit(TEXTS, LABELS)
+    state = pickle.dumps(fitted)
+    assert len(state) < 3000
+    assert pickle.loads(state).predict(TEXTS).tolist() == fitted.predict(TEXTS).tolist()
+    fitted.save(tmp_path / "copy")
+    assert heedful.pipeline(None, tmp_path / "copy")(TEXTS[0])["output"] == fitted.predict(TEXTS[:1])[0]
+    assert len(pickle.dumps(TextEmbedder(encoder, hold="path").fit())) < 3000
+    for wrong in (tiny(hold="path"), tiny(hold="bytes")):
+        with pytest.raises(HeedfulError, match="hold"):
+            wrong.fit(TEXTS, LABELS)
+
+
+def test_before_fit_there_is_no_model() -> None:
+    for call in (tiny().predict, tiny().predict_proba, tiny(TextRegressor).predict, ImageClassifier().predict):
+        with pytest.raises(NotFittedError):
+            call(TEXTS)
+    for attribute in (lambda: tiny().pipeline_, lambda: tiny().save("nowhere"), lambda: TextEmbedder().transform([""])):
+        with pytest.raises(NotFittedError):
+            attribute()
+    assert not Path("nowhere").exists()
+
+
+def test_labels_that_teach_nothing_are_refused() -> None:
+    for y, says in (
+        (["a"] * 60, "1 class"),
+        (None, "needs labels"),
+        (np.linspace(0, 1, 60) + 0.01, "Unknown label type"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            tiny().fit(TEXTS, y)
+
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "scikit_learn.md"
+
+
+def test_the_page_compares_three_candidates(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    shared_data: Callable[[str], Path],
+) -> None:
+    """In fewer steps, on fewer texts."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+    assert len(code.split("\n\n", 2)[2].splitlines()) < 15
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"text": TEXTS, "label": LABELS}).to_csv("questions.csv", index=False)
+    model = repr(str(shared_data("weights/minilm-l6")))
+    code = code.replace('"sentence-transformers/all-MiniLM-L6-v2"', model)
+    code = code.replace("random_state=0", "max_steps=2, random_state=0")
+    exec(compile(code, str(PAGE), "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["TF-IDF", "MiniLM", "trained"]
+    assert all(re.fullmatch(r"\S+ +\d+\.\d % ± \d+\.\d", line) for line in lines)
