@@ -49,9 +49,8 @@ class HeldModel(BaseEstimator):
         random_state: seed of the weights, the order of the data and dropout: a number, a ``RandomState``, or None.
         verbose: print what a run prints.
 
-    Attributes:
-        metrics_: of the best evaluation, on the rows that ``fit`` held out.
-        verdict_: verdict of the run: whether the model is better than a simple method.
+    After ``fit``, ``metrics_`` are those of the best evaluation, on the rows that it held out, and ``verdict_`` says
+    whether the model is better than a simple method.
     """
 
     task: ClassVar[str]
@@ -181,9 +180,7 @@ class TextModel(HeldModel):
 class LabelModel(ClassifierMixin, HeldModel):
     """Base of the classifiers: labels of any type, as scikit-learn has them.
 
-    Attributes:
-        classes_: (C,) the labels, sorted.
-        class_prior_: (C,) share of each label among the examples of ``fit``.
+    After ``fit``, ``classes_`` (C,) are the labels, sorted, and ``class_prior_`` (C,) their shares of the examples.
     """
 
     column: ClassVar[str]  # of the inputs
