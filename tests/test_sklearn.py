@@ -179,8 +179,9 @@ def test_an_ensemble_is_held_whole() -> None:
 def test_numbers_are_learned_from_texts_and_pairs() -> None:
     texts = [f"it weighs {number % 5} kilos" for number in range(60)]
     pairs, weights = [(text, "in all") for text in texts], [10.0 * (number % 5) for number in range(60)]
+    quick = {**TINY["settings"], "training": {"lr": 1e-2}}
     for given in (texts, pairs):
-        fitted = tiny(TextRegressor, max_steps=300).fit(given, weights)
+        fitted = tiny(TextRegressor, max_steps=200, max_epochs=200, settings=quick).fit(given, weights)
         assert fitted.score(given, weights) > 0.5
     assert fitted.predict([("", "")])[0] == pytest.approx(20)
     with pytest.raises(HeedfulError, match="y has NaN"):
@@ -272,8 +273,8 @@ def test_vectors_are_those_of_a_pipeline_and_fine_tuning_changes_them(encoder: P
     rate = {"training": {"lr": 1e-2}}
     pairs = pd.DataFrame({"a": TEXTS, "b": [f"the {label} one" for label in LABELS]})
     for y in (None, np.linspace(0, 1, len(TEXTS))):
-        tuned = TextEmbedder(encoder, fine_tune=True, max_steps=3, random_state=0, settings=rate).fit(pairs, y)
-        assert np.abs(tuned.transform(["fig"]) - found.to_numpy()[:1]).max() > 1e-3
+        tuned = TextEmbedder(encoder, fine_tune=True, max_steps=20, random_state=0, settings=rate).fit(pairs, y)
+        assert np.abs(tuned.transform(["fig"]) - found.to_numpy()[:1]).max() > 1e-4
     with pytest.raises(HeedfulError, match="pairs of texts"):
         TextEmbedder(encoder, fine_tune=True).fit(TEXTS)
     with pytest.raises(HeedfulError, match="model is None"):

@@ -20,6 +20,7 @@ from heedful.errors import HeedfulError
 from heedful.generation import decoding_copy
 from heedful.kernels import apply_plan, few_rows
 from heedful.kernels.few_rows import compiler
+from heedful.kernels.onednn_linear import has_onednn
 from heedful.layers.norm import Identity
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++ on Linux)")
@@ -82,6 +83,7 @@ def test_other_families(name: str, calls: list[int]) -> None:
     assert calls
 
 
+@pytest.mark.skipif(not has_onednn(torch.bfloat16), reason="this processor has no kernels for bfloat16")
 def test_weights_of_bfloat16(calls: list[int]) -> None:
     model = with_copy(create().to(torch.bfloat16))
     assert model.decoding_copy.model.dtype is torch.bfloat16

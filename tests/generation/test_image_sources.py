@@ -120,10 +120,13 @@ def test_an_optimised_model_generates_what_its_logits_say(dtype: str) -> None:
     plain = [greedy(model, image.float()) for image in PIXELS]
     fast = heedful.optimize(model, dtype=dtype)
     images = PIXELS.float()
-    expected = [greedy(fast, image) for image in images]
-    assert rows(generate(fast, images, max_new_tokens=NEW)) == expected
+    found = rows(generate(fast, images, max_new_tokens=NEW))
     if dtype == "float32":
-        assert expected == plain
+        assert found == plain
+    for row, image in zip(found, images, strict=True):  # kernels for few rows and for many round otherwise
+        for length in range(1, len(row)):
+            logits = log_p(fast, image, row[:length])
+            assert float(logits[row[length]]) > float(logits.max()) - 0.1
 
 
 def test_wrong_sources_are_refused(model: Any) -> None:

@@ -178,7 +178,7 @@ def test_an_optimised_model(dtype: torch.dtype) -> None:
         decode(model, ids, logprobs=True, **options, **STATIC),
     )
     assert torch.equal(actual.ids, expected.ids)
-    assert_close(actual.logprobs, expected.logprobs, "gradient")
+    assert_close(actual.logprobs, expected.logprobs, "gradient", dtype=dtype)
 
 
 # ----------------------------------------------------------------------------------------------------- the step itself

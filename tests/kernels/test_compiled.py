@@ -1132,8 +1132,9 @@ def test_a_model_goes_over_to_compiled_kernels_between_two_calls(
     if dtype in ("float32", "float16"):
         assert torch.equal(first, again)
     del calls[:]
-    assert torch.equal(copied.generate(IDS[:1], max_new_tokens=5), first)
-    assert calls == []
+    wait_for_kernels(copied)
+    assert torch.equal(copied.generate(IDS[:1], max_new_tokens=5), again)
+    assert calls
     prompts = torch.arange(200).view(4, 50) % 60  # more rows than the compiled kernels take
     with torch.inference_mode():
         assert_close(model(prompts), fast(prompts), "forward")

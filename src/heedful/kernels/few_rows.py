@@ -38,6 +38,7 @@ from heedful.kernels.few_rows_build import (
     BuildError,
     build_in_own_process,
     compiler,
+    features,
     packaged,
     source_text,
     version,
@@ -272,6 +273,15 @@ def _library() -> Any:
     return loaded
 
 
+def _flags() -> tuple[str, ...]:
+    """Returns the flags of the compiler.
+
+    Without interleaved weights rows are summed in tiles of several shapes. Tuned for some processors the compiler fuses
+    multiplication and addition in some of them and not in others, so that a row would depend on those beside it.
+    """
+    return FLAGS if "avx512_vnni" in features() else (*FLAGS, "-mtune=generic")
+
+
 def _command() -> tuple[str, ...]:
     """Returns the compiler's command; raises ``HeedfulError`` if there is none."""
     command = compiler()
@@ -283,7 +293,7 @@ def _command() -> tuple[str, ...]:
 def _file(command: tuple[str, ...]) -> Path:
     """Returns the place of the library in the user's cache folder, which is made."""
     try:
-        key = "\n".join((source_text(SOURCE), *FLAGS, *command, version(command, TIMEOUT), _processor()))
+        key = "\n".join((source_text(SOURCE), *_flags(), *command, version(command, TIMEOUT), _processor()))
         folder = cache_folder() / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()
@@ -331,7 +341,7 @@ def _is_whole(file: Path) -> bool:
 
 def _compile(command: tuple[str, ...], file: Path) -> None:
     log.warning("compiling the kernels for this processor: a few seconds, once")
-    build_in_own_process(command, file, FLAGS, SOURCE, TIMEOUT)
+    build_in_own_process(command, file, _flags(), SOURCE, TIMEOUT)
 
 
 def _processor() -> str:
@@ -467,15 +477,7 @@ class CompiledLinear(PrepackedLinear):
     @property
     def weight(self) -> Tensor:
         """Rounded W (out, into)."""
-        if self.many_rows is not None:
-            return self.many_rows.weight
-        numbers = self.stored_numbers()
-        if self.linear_class is Int8Linear:
-            levels, scales = numbers
-            return levels.float() * scales[:, None]
-        levels, scales, middle = (part.float() for part in numbers)
-        groups = levels.unflatten(1, (-1, Int4Linear.GROUP)) - 8
-        return (groups * scales[..., None] + middle[..., None]).flatten(1)
+        return self.linear_class.of_numbers(self.stored_numbers())
 
     def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
         """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""

@@ -75,14 +75,19 @@ class PrepackedLinear(nn.Module):
     def check(cls, weight: Tensor) -> None:
         """Raises ``HeedfulError`` if the weight cannot be packed in this form, or this machine has no kernel for it."""
 
-    @property
-    def weight(self) -> Tensor:
-        """W (out, into), unpacked."""
-        raise NotImplementedError  # each packed form has its own
-
     def stored_numbers(self) -> Sequence[Tensor]:
         """Returns the numbers that were packed, those of ``numbers``."""
-        return (self.weight,)
+        raise NotImplementedError  # each packed form has its own
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Tensor]) -> Tensor:
+        """Returns the weight (out, into) that ``numbers`` stand for."""
+        return numbers[0]
+
+    @property
+    def weight(self) -> Tensor:
+        """W (out, into), unpacked: rounded as it is stored."""
+        return self.of_numbers(self.stored_numbers())
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy and pickle, with the numbers in no packed form: another machine packs otherwise."""
@@ -135,10 +140,9 @@ class FloatLinear(PrepackedLinear):
         self.attribute, self.formula = _fused(self.activation)
         self.plain = weight if weight.dtype is torch.float32 and torch.backends.mkl.is_available() else None
 
-    @property
-    def weight(self) -> Tensor:
-        """W, unpacked and exactly equal to the original."""
-        return self.packed.to_dense()
+    def stored_numbers(self) -> tuple[Tensor]:
+        """Returns W, exactly equal to the original."""
+        return (self.packed.to_dense(),)
 
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b); oneDNN gets at least ``FEW`` rows; rows are repeated if needed."""
@@ -168,10 +172,14 @@ class HalfLinear(PrepackedLinear):
         """Stores the weight in float16, and the bias beside it."""
         self.packed = torch.ops.quantized.linear_prepack_fp16(numbers[0].float().contiguous(), self.bias)
 
-    @property
-    def weight(self) -> Tensor:
-        """Rounded W in float32."""
-        return torch.ops.quantized.linear_unpack_fp16(self.packed)[0]
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Tensor]) -> Tensor:
+        """Returns W, rounded to float16, in float32."""
+        return numbers[0].half().float()
+
+    def stored_numbers(self) -> tuple[Tensor]:
+        """Returns rounded W in float32."""
+        return (torch.ops.quantized.linear_unpack_fp16(self.packed)[0],)
 
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b); weights are widened to float32."""
@@ -238,10 +246,10 @@ class Int8Linear(PrepackedLinear):
         """Returns q (out, into) in int8 and s_out (out,)."""
         return self.packed.to_dense().view(-1, self.out_features).mT.contiguous(), self.scales
 
-    @property
-    def weight(self) -> Tensor:
-        """Rounded W in float32."""
-        levels, scales = self.stored_numbers()
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Tensor]) -> Tensor:
+        """Returns s q in float32."""
+        levels, scales = numbers
         return levels.float() * scales[:, None]
 
     def product(self, rows: Tensor) -> Tensor:
@@ -295,23 +303,22 @@ class Int4Linear(PrepackedLinear):
         q − 8 are the products of the unit vectors with scales of 1.
         """
         one_and_zero = torch.tensor([1, 0], dtype=self.scales.dtype).expand_as(self.scales).contiguous()
-        levels = self._unit_products(one_and_zero)
+        eye = torch.eye(self.in_features, dtype=torch.bfloat16)
+        levels = self._bfloat16_product(eye, one_and_zero).mT
         scales, middle = (part.mT[: self.out_features].contiguous() for part in self.scales.unbind(-1))
         return (levels + 8).to(torch.uint8), scales, middle
 
-    @property
-    def weight(self) -> Tensor:
-        """Rounded W in float32: the products of the unit vectors."""
-        return self._unit_products(self.scales)
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Tensor]) -> Tensor:
+        """Returns s (q − 8) + (z + 8 s) in float32."""
+        levels, scales, middle = (part.float() for part in numbers)
+        groups = levels.unflatten(1, (-1, cls.GROUP)) - 8
+        return (groups * scales[..., None] + middle[..., None]).flatten(1)
 
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b); sums are float32, and y is rounded to bfloat16."""
         y = self._bfloat16_product(rows.bfloat16(), self.scales).to(self.output_dtype)
         return self.activated(y if self.bias is None else y + self.bias)
-
-    def _unit_products(self, scales: Tensor) -> Tensor:
-        """Returns the products (out, into) of the unit vectors in float32."""
-        return self._bfloat16_product(torch.eye(self.in_features, dtype=torch.bfloat16), scales).float().mT
 
     def _bfloat16_product(self, rows: Tensor, scales: Tensor) -> Tensor:
         y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, self.GROUP, scales)
