@@ -177,7 +177,7 @@ def test_an_ensemble_is_held_whole() -> None:
 
 
 def test_numbers_are_learned_from_texts_and_pairs() -> None:
-    texts = [f"it weighs {number % 5} kilos" for number in range(60)]
+    texts = [f"box {number} weighs {number % 5} kilos" for number in range(60)]
     pairs, weights = [(text, "in all") for text in texts], [10.0 * (number % 5) for number in range(60)]
     quick = {**TINY["settings"], "training": {"lr": 1e-2}}
     for given in (texts, pairs):
