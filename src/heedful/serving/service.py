@@ -35,7 +35,7 @@ from heedful.tasks.task import Continues, Embeds
 from heedful.util.out_of_memory import is_out_of_memory
 
 Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
-CALL_SECONDS = 0.01  # that several steps in one call may take: neither a reader nor a new request notices
+CALL_SECONDS = 0.02  # that several steps in one call may take: neither a reader nor a new request notices
 # the service for which a thread or a task of the event loop works; asyncio hands it on to what they start
 WORKING_FOR: ContextVar[Service | None] = ContextVar("working_for", default=None)
 
