@@ -186,6 +186,22 @@ def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[st
         assert empty[1]["output"] == plain(together[0]["output"])
 
 
+def test_names_of_other_libraries_are_understood(
+    run: tuple[str, Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, folder, _ = run
+    names = [other for other, meant in tasks.OTHER_NAMES.items() if name in meant]
+    names += ["translation_en_to_fr"] if name == "translation" else []
+    for other in names:
+        assert heedful.pipeline(other, folder).task.name == name
+    for other in (other for other in names if tasks.named(other) == name):
+        assert cli.main(["train", other, "--help"]) == 0
+        assert f"The common options of {name};" in " ".join(capsys.readouterr().out.split())
+    text = {"fill-mask": "the <mask>", "question-answering": "What?\tThe fig."}.get(name, "the fig")
+    if names and name not in (*IMAGES, "generative-question-answering"):
+        assert cli.main(["predict", str(folder), "--task", names[0], text]) == 0
+
+
 @pytest.mark.parametrize("dtype", [None, "int8"])
 def test_a_pipeline_is_pickled_and_copied(run: tuple[str, Path, list[str]], dtype: str | None) -> None:
     name, folder, _ = run

@@ -80,7 +80,7 @@ def train(
     """Trains a model for ``task`` on ``data`` and writes its folder, as ``heedful train`` does.
 
     Args:
-        task: name of the task; ``heedful tasks`` lists them.
+        task: name of the task; ``heedful tasks`` lists them. Names of transformers, such as "ner", are understood.
         data: training data: a path or paths, as for ``--train``; or rows: a list of dicts, a pandas or polars
             DataFrame, a ``Dataset``, ``IterableDataset`` or ``DatasetDict`` of the datasets package, a dict of columns,
             or any iterable of mappings. Images are paths, PIL images, arrays (H, W, C) or encoded bytes. Columns have
@@ -141,7 +141,7 @@ def train(
     from heedful.views.watch_html import draw_watch
 
     with _python_words(out):
-        tasks.check(task)
+        task = tasks.named(task)
         _check_arguments(out, optimizer, schedule, objective, metrics, training, sections)
         run = TrainingRun(Path(out), task)
         is_first = current_rank() == 0

@@ -122,7 +122,7 @@ def verify(
     if task is not None:
         from heedful import tasks
 
-        tasks.check(task)
+        task = tasks.named(task)
     if save and not Path(model).is_dir():
         raise HeedfulError(f"--save writes into a local folder, but {model} is not one; leave --save out")
 

@@ -109,6 +109,16 @@ app = App(
 )
 
 
+def with_name_of_task(tokens: Sequence[str]) -> list[str]:
+    """Returns the tokens of a command line; after ``train`` and ``audit`` other names of a task become ours."""
+    from heedful.tasks import OTHER_NAMES, PAIR_OF_LANGUAGES, named
+
+    command, task, *others = [*tokens, "", ""][: max(2, len(tokens))]
+    if command in ("train", "audit") and (task.lower() in OTHER_NAMES or PAIR_OF_LANGUAGES.fullmatch(task)):
+        return [command, named(task), *others]
+    return list(tokens)
+
+
 def with_help_of_task(tokens: Sequence[str]) -> list[str]:
     """Returns the tokens of a command line; where they ask for the help of ``train``, sets what it shows.
 

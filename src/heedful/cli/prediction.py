@@ -56,7 +56,7 @@ def predict(
     from heedful.inference.output_file import is_json
 
     if task is not None:
-        tasks.check(task)
+        tasks.named(task)  # raises for an unknown one
     out = None if out == "-" else out
     _check_source(source, inputs, out, columns, overwrite)
     options = decoding.given() | answering.given()

@@ -179,7 +179,7 @@ def _is_stream(inputs: Any) -> bool:
 
 def _only_model(folder: Any) -> str | Path:
     """Returns the single argument of ``pipeline``; raises ``HeedfulError`` if it is not a model's folder or Hub id."""
-    if isinstance(folder, str) and folder in tasks.TASKS and not Path(folder).is_dir():
+    if isinstance(folder, str) and folder in (*tasks.TASKS, *tasks.OTHER_NAMES) and not Path(folder).is_dir():
         raise HeedfulError(f"no model is given for {folder}; name its folder too: pipeline({folder!r}, 'runs/name')")
     if not isinstance(folder, str | Path):
         raise HeedfulError("no model is given; name its folder or Hub id: pipeline('runs/name')")
@@ -197,8 +197,9 @@ def pipeline(
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
-        task: name of the task. None is the task for which the folder was trained or, if it names none, the first task
-            of ``heedful tasks`` that reads the model's head. A task other than the folder's is an error.
+        task: name of the task, or one of transformers' for it, such as "sentiment-analysis". None is the task for which
+            the folder was trained or, if it names none, the first task of ``heedful tasks`` that reads the model's
+            head. A task other than the folder's is an error.
         model: a model folder, or a Hub id. A folder alone, ``pipeline("runs/en-fr")``, is used for its own task.
         device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
@@ -217,10 +218,11 @@ def pipeline(
     if model is None:
         task, model = None, _only_model(task)
     if task is not None:
-        tasks.check(task := str(task))
+        tasks.named(str(task))  # raises for an unknown one before a download
     folder = find(model)
     card = read_card(folder)
     trained_for = card.get("task")
+    task = None if task is None else tasks.named(str(task), trained_for)
     if task is not None and trained_for is not None and task != trained_for:
         raise HeedfulError(
             f"{folder} was trained for {trained_for}, not for {task}; use a model that was trained for {task}"

@@ -7,6 +7,7 @@ file here, an entry in ``TASKS``, and its settings in ``used_settings.py``. This
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -120,6 +121,25 @@ TASKS = {
         heads=[("image encoder-decoder", "language-model")],
     ),
 }
+# names of tasks in other libraries, and of what people call them: the tasks of ours that they may mean, the usual first
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "sentiment-analysis": ("text-classification",),
+    "sequence-classification": ("text-classification",),
+    "ner": ("token-classification",),
+    "named-entity-recognition": ("token-classification",),
+    "text2text-generation": ("translation", "summarization", "generative-question-answering"),
+    "language-modeling": ("text-generation",),
+    "causal-lm": ("text-generation",),
+    "chat": ("text-generation",),
+    "conversational": ("text-generation",),
+    "masked-lm": ("fill-mask",),
+    "sentence-similarity": ("feature-extraction",),
+    "sentence-embeddings": ("feature-extraction",),
+    "embeddings": ("feature-extraction",),
+    "image-captioning": ("image-to-text",),
+    "captioning": ("image-to-text",),
+}
+PAIR_OF_LANGUAGES = re.compile("translation_[a-z]+_to_[a-z]+")  # a name of transformers: translation_en_to_fr
 # what the variants by kind learn from, or train, for messages
 KINDS = {
     "number": "labels that are numbers",
@@ -141,6 +161,21 @@ def check(name: str) -> None:
             f"unknown task {name!r}; {nearest(str(name), TASKS)}; a task of your own is registered by --import FILE, "
             "or in Python by heedful.register"
         )
+
+
+def named(name: str, wanted: str | None = None) -> str:
+    """Returns the name of a task; names of other libraries (``OTHER_NAMES``) become ours.
+
+    Where such a name may mean several tasks, that is ``wanted`` if it is one of them. Raises as ``check`` does.
+
+    >>> named("ner"), named("text2text-generation"), named("text2text-generation", "summarization")
+    ('token-classification', 'translation', 'summarization')
+    """
+    if name not in TASKS and isinstance(name, str):
+        meant = ("translation",) if PAIR_OF_LANGUAGES.fullmatch(name) else OTHER_NAMES.get(name.lower(), (name,))
+        name = wanted if wanted in meant else meant[0]
+    check(name)
+    return name
 
 
 def get(name: str, variant: str | None = None) -> type[Task]:

@@ -114,7 +114,7 @@ def verify(
     True
     """
     if task is not None:
-        tasks.check(task)
+        task = tasks.named(task)
     started = time.perf_counter()
     results = []
     with VerifiedFolder(find(folder, revision), texts, task) as verified, seeded(0):
