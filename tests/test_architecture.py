@@ -34,6 +34,7 @@ CORE = ("config", "presets", "layers", "cache", "stack", "heads", "models")
 RUNTIME = ("layers", "cache", "stack", "heads", "models")
 DOORS = {
     ("models.base", "generate"),
+    ("models.base", "from_pretrained"),
     ("models.base", "save_pretrained"),
     ("models.base", "push_to_hub"),
 }  # methods that call up, when called

@@ -66,6 +66,14 @@ def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def test_a_family_loads_its_own_models(gpt: Path) -> None:
+    model = heedful.Decoder.from_pretrained(gpt, dtype="float64")
+    assert_same_model(model, load(gpt, dtype="float64"), IDS)
+    assert model.dtype is torch.float64
+    with pytest.raises(heedful.HeedfulError, match=r"gpt is no Encoder, .* family Decoder; call heedful\.Decoder"):
+        heedful.Encoder.from_pretrained(gpt)
+
+
 def test_a_model_comes_back_ready_to_answer(gpt: Path) -> None:
     model, back = noisy(GPT), load(gpt)
     assert not back.training

@@ -18,7 +18,7 @@ from heedful.cli.chat import chat
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.model_folders import export, inspect, proofs, summary
-from heedful.cli.parser import app, with_help_of_task, with_name_of_task
+from heedful.cli.parser import app, with_help_flag, with_help_of_task, with_name_of_task
 from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.cli.serve import serve
@@ -143,7 +143,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_current_folder()
         tokens = without_imports(tokens)
         check_shared(tokens)
-        status = app(with_help_of_task(with_name_of_task(tokens)), exit_on_error=False, print_error=False)
+        status = app(
+            with_help_of_task(with_name_of_task(with_help_flag(tokens))), exit_on_error=False, print_error=False
+        )
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("HEEDFUL_DEBUG") == "1":

@@ -97,6 +97,7 @@ def _variable(option: str) -> str:
 app = App(
     name="heedful",
     version=__version__,
+    version_flags=("--version", "-V"),
     help="Train, use and inspect Transformers of all four families.",
     help_epilogue="Start with:  heedful demo\n"
     "Then:        heedful train translation --train pairs.tsv --out runs/mine\n"
@@ -117,6 +118,11 @@ def with_name_of_task(tokens: Sequence[str]) -> list[str]:
     if command in ("train", "audit") and (task.lower() in OTHER_NAMES or PAIR_OF_LANGUAGES.fullmatch(task)):
         return [command, named(task), *others]
     return list(tokens)
+
+
+def with_help_flag(tokens: Sequence[str]) -> list[str]:
+    """Returns the tokens of a command line, with ``help train`` as ``train --help``."""
+    return [*tokens[1:], "--help"] if tokens[:1] == ["help"] else list(tokens)
 
 
 def with_help_of_task(tokens: Sequence[str]) -> list[str]:

@@ -186,6 +186,20 @@ class Model(nn.Module):
             self.decoding_copy = None
         return super().train(mode)
 
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | Path, **options: Any) -> Self:
+        """Loads a model of this family from a folder or a Hub id: see ``heedful.from_pretrained``.
+
+        Raises ``HeedfulError`` for a model of another family.
+        """
+        from heedful.pretrained import load
+
+        model = load(folder_or_id, **options)
+        if not isinstance(model, cls):
+            kind = type(model).__name__
+            raise HeedfulError(f"{folder_or_id} is no {cls.__name__}, but of the family {kind}; call heedful.{kind}")
+        return model
+
     def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:
         """Writes the model as a folder, or only its adapter if it has one: see ``heedful.pretrained.save``."""
         from heedful.pretrained import save
