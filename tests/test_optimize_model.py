@@ -430,13 +430,14 @@ def test_a_pickled_map_has_the_same_numbers(dtype: str, is_compiled: bool) -> No
     expected = packed(x), packed(x.repeat(200, 1))
     for _ in range(2):
         packed = pickle.loads(pickle.dumps(packed))
+        if is_compiled:  # its model will prepare it
+            assert packed.weights is None
+            packed.use(packed.prepared())
         for stored, original in zip(packed.stored_numbers(), kind.numbers(weight), strict=True):
             rounded = torch.float16 if dtype == "float16" else original.dtype
             assert torch.equal(stored.to(rounded), original.to(rounded))
         assert_close(packed(x), expected[0])
         assert_close(packed(x.repeat(200, 1)), expected[1])
-        if is_compiled:
-            assert packed.weights is not None
 
 
 @pytest.mark.skipif(few_rows.compiler() is None, reason="needs g++")
@@ -444,7 +445,7 @@ def test_a_copy_whose_kernels_are_not_compiled_here_waits_for_them(monkeypatch: 
     model = optimize(small("gpt2"), "int8")
     state, expected = pickle.dumps(model), model.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30)
     with monkeypatch.context() as patched:
-        patched.setattr(few_rows, "is_ready", lambda: False)
+        patched.setattr(optimize_model, "is_ready", lambda: False)
         copied = pickle.loads(state)
     assert copied.kernels == "cpu-inference"
     assert copied.compiling is not None
@@ -455,11 +456,14 @@ def test_a_copy_whose_kernels_are_not_compiled_here_waits_for_them(monkeypatch: 
     def no_compiler() -> bool:
         raise HeedfulError("no compiler")
 
-    monkeypatch.setattr(few_rows, "is_ready", no_compiler)
     monkeypatch.setattr(optimize_model, "is_ready", no_compiler)
     copied = pickle.loads(state)
     assert torch.equal(copied.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30), expected)
     assert (copied.kernels, copied.compiling) == ("cpu-inference", None)
+    monkeypatch.undo()
+    again = pickle.loads(pickle.dumps(copied))  # which waited
+    assert (again.kernels, again.compiling) == ("cpu-compiled", None)
+    assert torch.equal(again.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30), expected)
 
 
 def test_a_model_goes_to_a_process_that_begins_anew() -> None:

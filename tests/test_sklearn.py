@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +17,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
@@ -107,6 +110,7 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
         tuple(TEXTS),
         np.array(TEXTS),
         np.array(TEXTS, dtype=object)[:, None],
+        [[text] for text in TEXTS],
         pd.Series(TEXTS),
         pd.DataFrame({"film": TEXTS}),
         pl.Series(TEXTS),
@@ -184,12 +188,12 @@ def test_numbers_are_learned_from_texts_and_pairs() -> None:
         fitted = tiny(TextRegressor, max_steps=200, max_epochs=200, settings=quick).fit(given, weights)
         assert fitted.score(given, weights) > 0.5
     assert fitted.predict([("", "")])[0] == pytest.approx(20)
-    with pytest.raises(HeedfulError, match="y has NaN"):
+    with pytest.raises(HeedfulError, match="missing"):
         tiny(TextRegressor).fit(texts, [float("nan")] * 60)
 
 
-@pytest.mark.parametrize("form", ["rows", "images", "bytes", "pictures", "fractions"])
-def test_images_in_any_form(form: str) -> None:
+@pytest.mark.parametrize("form", ["rows", "table", "images", "bytes", "pictures", "fractions", "paths"])
+def test_images_in_any_form(form: str, tmp_path: Path) -> None:
     X, y = load_digits(n_class=3, return_X_y=True)
     rows, y = X[:90], y[:90]
     images = (rows * 15.9).astype(np.uint8).reshape(-1, 8, 8)
@@ -199,12 +203,20 @@ def test_images_in_any_form(form: str) -> None:
         "bytes": images,
         "pictures": [Image.fromarray(image) for image in images],
         "fractions": rows.reshape(-1, 8, 8) / 16,
+        "table": pd.DataFrame(rows),
+        "paths": pd.DataFrame({"image": [str(tmp_path / f"{number}.png") for number in range(90)]}),
     }
+    if form == "paths":
+        for path, picture in zip(given[form]["image"], given["pictures"], strict=True):
+            picture.save(path)
     fitted = ImageClassifier(max_epochs=15, random_state=0).fit(given[form], y)
     assert fitted.score(given[form], y) > 0.6
     assert fitted.predict_proba(given[form]).shape == (90, 3)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(given[form]), fitted.predict(given[form]))
+    if form in ("images", "bytes"):
+        with pytest.raises(HeedfulError, match="but fit had"):
+            fitted.predict(given["bytes" if form == "images" else "images"])
 
 
 @pytest.mark.parametrize(
@@ -281,6 +293,28 @@ def test_vectors_are_those_of_a_pipeline_and_fine_tuning_changes_them(encoder: P
         TextEmbedder(None).fit()
 
 
+@pytest.mark.parametrize("form", ["adapter", "pickled weights"])
+def test_files_are_held_whole(encoder: Path, tmp_path: Path, form: str) -> None:
+    """With an adapter merged, and weights in safetensors."""
+    if form == "adapter":
+        tuned = TextEmbedder(encoder, fine_tune=True, out=tmp_path / "run", max_steps=2, random_state=0, hold="path")
+        tuned.set_params(settings={"lora": {"rank": 2}}).fit(list(zip(TEXTS, LABELS, strict=True)))
+        folder = tmp_path / "run"
+        assert (folder / "adapter_config.json").is_file()
+    else:
+        folder = tmp_path / "pickled"
+        shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("*.safetensors", "last", "average"))
+        torch.save(load_file(encoder / "model.safetensors"), folder / "pytorch_model.bin")
+    fitted = TextEmbedder(folder).fit()
+    assert sorted(name for name in fitted.files_ if "adapter" in name or name.endswith((".bin", ".safetensors"))) == [
+        "model.safetensors"
+    ]
+    expected = heedful.pipeline("feature-extraction", folder)(["fig", "a saw"])
+    again = pickle.loads(pickle.dumps(fitted))
+    shutil.rmtree(folder)
+    np.testing.assert_allclose(again.transform(["fig", "a saw"]), [one["output"] for one in expected], atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------- pickling
 
 
@@ -325,6 +359,45 @@ def test_before_fit_there_is_no_model() -> None:
         with pytest.raises(NotFittedError):
             attribute()
     assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("y", "says"),
+    [
+        (["a", "b", None] * 20, r"y\[2\] is missing"),
+        (["a", float("nan"), "b"] * 20, r"y\[1\] is missing"),
+        (pd.Series(["a", "b", pd.NA] * 20, dtype="string"), r"y\[2\] is missing"),
+        (np.array(["a", 1, "b"] * 20, dtype=object), r"labels of several types \(int, str\)"),
+        (["a"] * 59, "inconsistent numbers of samples"),
+    ],
+)
+def test_missing_and_mixed_labels_are_refused(y: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        tiny().fit(TEXTS, y)
+
+
+def test_a_fit_that_fails_leaves_the_former_one() -> None:
+    fitted = tiny().fit(TEXTS, LABELS)
+    expected = fitted.predict_proba(TEXTS)
+    with pytest.raises(HeedfulError):
+        fitted.fit(["same"] * 60, ["x", "y", "z"] * 20)
+    assert fitted.classes_.tolist() == ["bad", "good", "long"]
+    np.testing.assert_array_equal(fitted.predict_proba(TEXTS), expected)
+    fitted.set_params(dtype="int8")
+    assert fitted.pipeline_.model.optimised == "int8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"seed": 1}, "settings has 'seed'"),
+        (3, "settings is of type int"),
+        ({"nonsense": {}}, "no argument 'nonsense'"),
+    ],
+)
+def test_wrong_settings_are_one_line(settings: Any, says: str) -> None:
+    with pytest.raises(HeedfulError, match=says):
+        TextClassifier(settings=settings).fit(TEXTS, LABELS)
 
 
 def test_labels_that_teach_nothing_are_refused() -> None:

@@ -164,7 +164,9 @@ def train(
             "overwrite": overwrite,
             **_sections({"training": training, **sections}),
         }
-        RunSettings.from_dict({**given, "train": ("-",)})  # checks them before data is written
+        RunSettings.from_dict(
+            {**given, "train": ("-",), "start_from": None if model is None else "-"}
+        )  # checks them before data is written
         images = "image" in tasks.get(task).columns.values()
         tables = _Tables(Path(out), resume=resume, overwrite=overwrite, writes=is_first, images=images)
         custom = CustomParts(

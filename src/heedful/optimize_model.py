@@ -203,16 +203,20 @@ class Preparation:
 
 
 def prepare_copy(model: Model) -> None:
-    """Compiles kernels in the background for a copied or unpickled model whose linear maps wait for them: this process
-    may have none yet.
+    """Gives compiled kernels to a copied or unpickled model, whose linear maps wait for them: at once if this process
+    has them, else they are compiled in the background.
     """
-    waiting = [part for part in model.modules() if isinstance(part, CompiledLinear) and part.weights is None]
-    if not waiting:
+    linears = [part for part in model.modules() if isinstance(part, CompiledLinear)]
+    if not linears:
         return
     apply_plan(model, "cpu-inference")
     with suppress(HeedfulError):  # no compiler here
-        is_ready()
-        model.compiling = Preparation(model)
+        if not is_ready():
+            model.compiling = Preparation(model)
+            return
+        for linear in linears:
+            linear.use(linear.prepared())
+        apply_plan(model, "cpu-compiled")
 
 
 def generates(model: Model) -> bool:

@@ -28,6 +28,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from heedful.errors import HeedfulError, plural
 
 HOLD = ("files", "path")
+OWN = frozenset({"data", "valid", "unlabelled", "out", "preset", "model", "resume", "overwrite", "seed", "quiet"}) | {
+    *("max_steps", "max_epochs", "max_minutes", "device")
+}  # arguments of ``train`` that ``settings`` cannot have
 PREDICTED = 4096  # inputs whose probabilities are computed together
 
 
@@ -42,7 +45,7 @@ class HeldModel(BaseEstimator):
         max_epochs: maximum number of epochs.
         max_minutes: maximum duration of ``fit`` in minutes.
         settings: further arguments of :func:`heedful.train`, such as ``{"training": {"lr": 1e-3}}``.
-        out: folder of the run, which the next ``fit`` overwrites; None: a temporary one.
+        out: folder of the run, which the next ``fit`` overwrites, that of a clone too; None: a temporary one.
         hold: "files": the estimator holds the files of its model, and so does its pickle; "path": the path of ``out``.
         device: "cpu", "cuda", ...; None for the best available.
         dtype: of the weights in prediction, as in :func:`heedful.pipeline`.
@@ -81,8 +84,13 @@ class HeldModel(BaseEstimator):
         from heedful.api import train
 
         self._check_hold(trains=True)
-        if len(rows) < 2:
-            raise HeedfulError(f"n_samples = {len(rows)}, {plural(len(rows), 'example')}; give more")
+        given = {} if self.settings is None else self.settings
+        if not isinstance(given, Mapping):
+            raise HeedfulError(f"settings is of type {type(given).__name__}; give a dict of sections")
+        if own := sorted(OWN & given.keys()):
+            raise HeedfulError(
+                f"settings has {own[0]!r}, which is an argument of its own or set by fit; leave it out there"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with self._folder() as folder:
             run = train(
@@ -98,7 +106,7 @@ class HeldModel(BaseEstimator):
                 seed=seed,
                 overwrite=self.out is not None,
                 quiet=not self.verbose,
-                **_merged(settings, self.settings or {}),
+                **_merged(settings, given),
             )
             self.metrics_, self.verdict_ = dict(run.metrics), run.verdict
             self._keep(folder)
@@ -131,12 +139,14 @@ class HeldModel(BaseEstimator):
         from heedful.inference.pipeline import pipeline
 
         check_is_fitted(self)
-        if "_pipe" not in self.__dict__:
+        made_for, pipe = self.__dict__.get("_pipe", (None, None))
+        if made_for != (self.device, self.dtype):
             with tempfile.TemporaryDirectory() as temporary:
                 if self.folder_ is None:
                     self._write(Path(temporary))
-                self._pipe = pipeline(self.task, self.folder_ or temporary, self.device, self.dtype)
-        return self._pipe
+                pipe = pipeline(self.task, self.folder_ or temporary, self.device, self.dtype)
+            self._pipe = (self.device, self.dtype), pipe
+        return pipe
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the fitted model as a folder, which ``heedful.pipeline``, ``heedful serve`` and others open.
@@ -187,18 +197,19 @@ class LabelModel(ClassifierMixin, HeldModel):
 
     def _fit(self, rows: list[dict[str, Any]], y: Any) -> Self:
         """Trains a classifier on ``rows`` without labels, whose labels are ``y``."""
-        if y is None:
-            raise HeedfulError(f"requires y to be passed, but the target y is None: {type(self).__name__} needs labels")
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(rows, y)
-        check_classification_targets(y)
-        self.classes_, indices = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise HeedfulError(f"y has 1 class, {self.classes_[0]!r}; a classifier needs at least 2 classes")
-        self.class_prior_ = np.bincount(indices) / len(indices)
-        names = _label_names(self.classes_.tolist())
+        y = _targets(rows, y, type(self).__name__)
+        try:
+            check_classification_targets(y)
+            classes, indices = np.unique(y, return_inverse=True)
+        except TypeError:
+            kinds = ", ".join(sorted({type(label).__name__ for label in y.tolist()}))
+            raise HeedfulError(f"y has labels of several types ({kinds}); give labels of one type") from None
+        if len(classes) < 2:
+            raise HeedfulError(f"y has 1 class, {classes.tolist()[0]!r}; a classifier needs at least 2 classes")
+        names = _label_names(classes.tolist())
         rows = [{**row, "label": names[index]} for row, index in zip(rows, indices, strict=True)]
         self._train(rows, **self._label_settings())
+        self.classes_, self.class_prior_ = classes, np.bincount(indices) / len(indices)
         order = {name: index for index, name in enumerate(names)}
         self._order = [order[name] for name in self.pipeline_.labels]  # of the model's labels among ``classes_``
         return self
@@ -263,17 +274,14 @@ class TextRegressor(RegressorMixin, TextModel):
     def fit(self, X: Any, y: Any) -> Self:
         """Trains a model; ``y`` (N,) are finite numbers."""
         rows = _text_rows(self._texts(X))
-        if y is None:
-            raise HeedfulError("requires y to be passed, but the target y is None: TextRegressor needs numbers")
-        numbers = np.asarray(column_or_1d(y, warn=True), dtype=np.float64)
-        check_consistent_length(rows, numbers)
+        numbers = np.asarray(_targets(rows, y, "TextRegressor"), dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise HeedfulError("y has NaN or infinity; leave these examples out")
-        self.mean_ = float(numbers.mean())
         self._train(
             [{**row, "label": number} for row, number in zip(rows, numbers.tolist(), strict=True)],
             data_settings={"label_kind": "number"},
         )
+        self.mean_ = float(numbers.mean())
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -300,39 +308,23 @@ class ImageClassifier(LabelModel):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains a classifier; ``y`` (N,) are labels of any type."""
-        numbers = X if isinstance(X, np.ndarray) else None
-        is_float = numbers is not None and numbers.dtype.kind == "f" and numbers.size > 0
-        self.white_ = float(np.max(X)) or 1.0 if is_float else 255.0
-        return self._fit([{"image": image} for image in self._images(X)], y)
+        X = _array_of_images(X)
+        white = None
+        if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+            white = float(X.max()) if X.size and X.max() > 0 else 1.0
+        self._fit([{"image": image} for image in _images(X, white)], y)
+        self.white_ = white
+        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the probabilities (N, C) of ``classes_``."""
         check_is_fitted(self)
-        return self._probabilities(self._images(X))
+        return self._probabilities(_images(_array_of_images(X), self.white_))
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the most probable label (N,) of each image."""
         check_is_fitted(self)
-        return self.classes_[self._probabilities(self._images(X)).argmax(1)]
-
-    def _images(self, X: Any) -> list[Any]:
-        """Returns the images, those of an array in bytes."""
-        if not isinstance(X, np.ndarray) or X.dtype == object:
-            return list(X)
-        if X.ndim == 2:
-            side = round(X.shape[1] ** 0.5)
-            if side * side != X.shape[1]:
-                raise HeedfulError(f"a row of X has {X.shape[1]} pixels, no square; give an array (N, H, W)")
-            X = X.reshape(len(X), side, side)
-        if X.ndim not in (3, 4):
-            raise HeedfulError(f"X has the shape {X.shape}; give images (N, H, W) or (N, H, W, 3)")
-        if X.dtype.kind == "f":
-            if not np.isfinite(X).all() or (X < 0).any():
-                raise HeedfulError("X has NaN, infinity or numbers below 0; give images whose black is 0")
-            X = (X * (255 / self.white_)).round().clip(0, 255)
-        elif X.size and (X.min() < 0 or X.max() > 255):
-            raise HeedfulError(f"X has whole numbers from {X.min()} to {X.max()}; give bytes, 0 to 255")
-        return list(X.astype(np.uint8))
+        return self.classes_[self._probabilities(_images(_array_of_images(X), self.white_)).argmax(1)]
 
 
 class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel):
@@ -439,7 +431,7 @@ def texts_of(X: Any) -> list[Any]:
     rows = list(X) if array is None else array.reshape(-1).tolist() if columns in ((), (1,)) else array.tolist()
     if columns not in ((), (1,), (2,)):
         raise HeedfulError(f"X has the shape {X.shape}; give texts, or pairs of texts in two columns")
-    rows = [tuple(row) if isinstance(row, list | tuple) else row for row in rows]
+    rows = [(tuple(row) if len(row) > 1 else row[0]) if isinstance(row, list | tuple) and row else row for row in rows]
     pairs = sum(isinstance(row, tuple) for row in rows)
     if pairs not in (0, len(rows)):
         raise HeedfulError(f"X has {pairs} pairs of texts among {plural(len(rows), 'example')}; give one kind")
@@ -449,6 +441,59 @@ def texts_of(X: Any) -> list[Any]:
             found = next((type(value).__name__ for value in values if not isinstance(value, str)), "three texts")
             raise HeedfulError(f"X[{number}] is {found}, not a text; give texts, and '' where one is missing")
     return rows
+
+
+def _targets(rows: Sequence[Any], y: Any, name: str) -> np.ndarray:
+    """Returns ``y`` as an array (N,); raises ``HeedfulError`` for too few examples and for missing values."""
+    if y is None:
+        raise HeedfulError(f"requires y to be passed, but the target y is None: {name} needs labels")
+    for number, value in enumerate(y):
+        if (
+            value is None
+            or type(value).__name__ in ("NAType", "NaTType")
+            or (isinstance(value, float) and value != value)
+        ):
+            raise HeedfulError(f"y[{number}] is missing (NaN); leave this example out")
+    y = column_or_1d(y, warn=True)
+    check_consistent_length(rows, y)
+    if len(rows) < 2:
+        raise HeedfulError(f"n_samples = {len(rows)}, {plural(len(rows), 'example')}; give more")
+    return np.asarray(y)
+
+
+def _array_of_images(X: Any) -> Any:
+    """Returns a table of pixels or of paths as an array; other images as they are."""
+    if X is None or isinstance(X, str | bytes | Mapping) or not hasattr(X, "__len__"):
+        raise HeedfulError(f"X is of type {type(X).__name__}; give a list or an array of images")
+    array = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "fiub":
+        return array.reshape(-1).tolist() if array.ndim == 1 or array.shape[1:] == (1,) else list(array)
+    return array
+
+
+def _images(X: Any, white: float | None) -> list[Any]:
+    """Returns images, those of an array in bytes; ``white`` is the number of white in an array of floating point, None
+    where ``fit`` had bytes.
+    """
+    if not isinstance(X, np.ndarray):
+        return list(X)
+    if X.ndim == 2:
+        side = round(X.shape[1] ** 0.5)
+        if side * side != X.shape[1]:
+            raise HeedfulError(f"a row of X has {X.shape[1]} pixels, no square; give an array (N, H, W)")
+        X = X.reshape(len(X), side, side)
+    if X.ndim not in (3, 4):
+        raise HeedfulError(f"X has the shape {X.shape}; give images (N, H, W) or (N, H, W, 3)")
+    if (X.dtype.kind == "f") != (white is not None):
+        kinds = ("whole numbers", "floating-point numbers")
+        raise HeedfulError(f"X has {kinds[X.dtype.kind == 'f']}, but fit had {kinds[white is not None]}; give the same")
+    if white is not None:
+        if not np.isfinite(X).all() or (X < 0).any():
+            raise HeedfulError("X has NaN, infinity or numbers below 0; give images whose black is 0")
+        X = (X * (255 / white)).round().clip(0, 255)
+    elif X.size and (X.min() < 0 or X.max() > 255):
+        raise HeedfulError(f"X has whole numbers from {X.min()} to {X.max()}; give bytes, 0 to 255")
+    return list(X.astype(np.uint8))
 
 
 def _text_rows(texts: Sequence[Any]) -> list[dict[str, Any]]:
@@ -465,11 +510,26 @@ def _label_names(classes: Sequence[Any]) -> list[str]:
 
 
 def _files_of(folder: Path) -> dict[str, bytes]:
-    """Returns the files of a model by name."""
+    """Returns the files of a model by name: whole ones, with an adapter merged, and weights in safetensors."""
+    from heedful.adapters import merge
+    from heedful.export.target import copy_beside
+    from heedful.pretrained import load, read_card, save
+    from heedful.pretrained.peft import is_adapter
     from heedful.pretrained.upload import model_files
 
-    files = model_files(folder).items()
-    return {name: part if isinstance(part, bytes) else part.read_bytes() for name, part in files}
+    files = model_files(folder)
+    if is_adapter(folder) or not any(name.endswith(".safetensors") for name in files):
+        with tempfile.TemporaryDirectory() as temporary:
+            model, whole = load(folder, device="cpu"), Path(temporary) / "whole"
+            save(model if model.adapter is None else merge(model), whole, extra=read_card(folder))
+            copy_beside(folder, whole)
+            inner = {name: part for name, part in files.items() if "/" in name and not name.endswith(".safetensors")}
+            return {name: _content(part) for name, part in {**inner, **model_files(whole)}.items()}
+    return {name: _content(part) for name, part in files.items()}
+
+
+def _content(part: Path | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.read_bytes()
 
 
 def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

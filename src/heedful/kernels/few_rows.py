@@ -19,7 +19,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_uint64, c_void_p
 from functools import cache, partial
 from pathlib import Path
@@ -426,18 +425,12 @@ class CompiledLinear(PrepackedLinear):
 
     def stored_numbers(self) -> Sequence[Tensor]:
         """Returns the numbers of the weights, which both kernels have, in the order of neither."""
-        if self.unpacked:
-            return self.unpacked
+        if unpacked := self.unpacked:  # another thread may be making a map, and frees them then
+            return unpacked
         if self.many_rows is not None:
             return self.many_rows.stored_numbers()
         assert self.weights is not None
         return interleaved_numbers(self.weights, self.out_features, self.in_features)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        with suppress(HeedfulError):  # no compiler here: the other map takes all rows
-            if is_ready():
-                self.use(self.prepared())
 
     def prepared(self) -> Weights:
         """Returns the weights of the compiled kernel, which are not used yet."""
