@@ -442,7 +442,7 @@ def test_a_pickled_map_has_the_same_numbers(dtype: str, is_compiled: bool) -> No
 
 @pytest.mark.skipif(few_rows.compiler() is None, reason="needs g++")
 def test_a_copy_whose_kernels_are_not_compiled_here_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = optimize(small("gpt2"), "int8")
+    model = optimize(small("gpt2"), "float32")
     state, expected = pickle.dumps(model), model.generate(torch.tensor([[5, 7, 9]]), max_new_tokens=30)
     with monkeypatch.context() as patched:
         patched.setattr(optimize_model, "is_ready", lambda: False)

@@ -89,7 +89,7 @@ class HeldModel(BaseEstimator):
             raise HeedfulError(f"settings is of type {type(given).__name__}; give a dict of sections")
         if own := sorted(OWN & given.keys()):
             raise HeedfulError(
-                f"settings has {own[0]!r}, which is an argument of its own or set by fit; leave it out there"
+                f"settings has {own[0]!r}, which is an argument of the estimator or of fit; leave it out there"
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with self._folder() as folder:
@@ -110,7 +110,7 @@ class HeldModel(BaseEstimator):
             )
             self.metrics_, self.verdict_ = dict(run.metrics), run.verdict
             self._keep(folder)
-        assert self.pipeline_ is not None  # loaded now: the first call of ``predict`` then changes nothing
+        _ = self.pipeline_  # loaded now: the first call of ``predict`` then changes nothing
 
     def _check_hold(self, trains: bool) -> None:
         if self.hold not in HOLD:
@@ -192,8 +192,6 @@ class LabelModel(ClassifierMixin, HeldModel):
 
     After ``fit``, ``classes_`` (C,) are the labels, sorted, and ``class_prior_`` (C,) their shares of the examples.
     """
-
-    column: ClassVar[str]  # of the inputs
 
     def _fit(self, rows: list[dict[str, Any]], y: Any) -> Self:
         """Trains a classifier on ``rows`` without labels, whose labels are ``y``."""

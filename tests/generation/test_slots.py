@@ -330,6 +330,7 @@ def test_several_tokens_in_a_call_are_those_of_single_steps(
 ) -> None:
     """Rows join and leave at any call, and end by an end token or their limit; a call ends with the first of them."""
     model, rng, counts = model_of(name, kernels, 1), random.Random(2), []
+    flips = 0 if kernels == "compiled float32" else 2
     in_slots = GreedySteps.in_slots
 
     def counted(*arguments: Any) -> Any:
@@ -351,19 +352,26 @@ def test_several_tokens_in_a_call_are_those_of_single_steps(
             assert not set(ended) & set(decoder.rows)
         return found
 
-    ends = tuple({*answers(1)[8][20::15], *answers(1)[5][9::15]})
-    monkeypatch.setattr(model, "config", replace(model.config, special=replace(model.config.special, end=ends)))
-    single = answers(1)
-    assert counts == []
-    assert answers(100) == single
-    has_ended = [tokens[-1] in ends for tokens in single.values()]
-    assert any(has_ended)
-    assert not all(has_ended)
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "config", replace(model.config, special=replace(model.config.special, end=())))
+        free = answers(1)
+        assert counts == []
+        assert alike(answers(100), free, flips)
     if name in ("grouped alibi", "window"):
         assert counts == []  # step by step
     else:
-        assert 3 < max(counts) <= STEPS
-        assert len(set(counts)) > 2  # with the first end
+        assert max(counts) == STEPS
+        assert len(set(counts)) > 2  # with the first row that reaches its limit
+    ends = tuple({*free[8][20::15], *free[5][9::15]})
+    monkeypatch.setattr(model, "config", replace(model.config, special=replace(model.config.special, end=ends)))
+    single = answers(1)
+    assert any(tokens[-1] in ends and tokens != free[number] for number, tokens in single.items())
+    assert alike(answers(100), single, flips)
+
+
+def alike(ours: dict[int, list[int]], theirs: dict[int, list[int]], most: int) -> bool:
+    """True if the answers are equal, but for a few in which a near-tie of rounded numbers falls the other way."""
+    return ours.keys() == theirs.keys() and sum(ours[number] != theirs[number] for number in ours) <= most
 
 
 # ------------------------------------------------------------------------------------------------- joining, leaving

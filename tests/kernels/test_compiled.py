@@ -296,6 +296,15 @@ def test_the_weight_is_that_of_the_format(dtype: str) -> None:
     assert linear(torch.zeros(0, 96, dtype=weight.dtype)).shape == (0, 50)
 
 
+@pytest.mark.parametrize("linear_class", [Int8Linear, Int4Linear])
+@pytest.mark.parametrize(("out", "into"), [(70, 96), (50, 288), (16, 64), (301, 64), (33, 32)])
+def test_interleaved_numbers_come_back(linear_class: Any, out: int, into: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_rows, "is_interleaved", lambda: True)
+    numbers = linear_class.numbers(torch.randn(out, into) * 0.1 + 0.3)
+    back = few_rows.interleaved_numbers(few_rows.weights_of(linear_class, numbers), out, into)
+    assert all(map(torch.equal, back, numbers))
+
+
 # ------------------------------------------------------------------------------------------------------------- stacks
 
 
