@@ -94,8 +94,9 @@ def shown_text(app: Sphinx, what: str, name: str, value: Any, options: Any, line
 
 
 def is_skipped(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Returns True for the method by which ``print(model)`` describes a part."""
-    return True if name == "extra_repr" else None
+    """Returns True for the method by which ``print(model)`` describes a part, and for methods of scikit-learn."""
+    modules = (str(getattr(value, "__module__", "")), type(value).__module__)
+    return True if name == "extra_repr" or any(module.startswith("sklearn.") for module in modules) else None
 
 
 # what the sidebar's list of all pages says of a page of the reference, to itself and to the others of its folder

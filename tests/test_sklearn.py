@@ -404,7 +404,7 @@ def test_wrong_settings_are_one_line(settings: Any, says: str) -> None:
 def test_labels_that_teach_nothing_are_refused() -> None:
     for y, says in (
         (["a"] * 60, "1 class"),
-        (None, "needs labels"),
+        (None, "give the labels"),
         (np.linspace(0, 1, 60) + 0.01, "Unknown label type"),
     ):
         with pytest.raises(ValueError, match=says):

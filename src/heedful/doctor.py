@@ -30,7 +30,7 @@ REQUIRED = {  # lowest versions, as in pyproject.toml
     "rich": "13.7",
     "cyclopts": "4.0",
     "sacrebleu": "2.4",
-    "scikit-learn": "1.4",
+    "scikit-learn": "1.6",
     "jinja2": "3.1.6",
     "tomli-w": "1.0",
     "pillow": "10.3",

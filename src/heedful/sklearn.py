@@ -116,7 +116,7 @@ class HeldModel(BaseEstimator):
         if self.hold not in HOLD:
             raise HeedfulError(f"hold is {self.hold!r}; give 'files' or 'path'")
         if trains and self.hold == "path" and self.out is None:
-            raise HeedfulError("hold='path' needs the folder in which the model stays: out=...")
+            raise HeedfulError("hold='path' needs the folder in which the model stays; give it as out")
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -444,7 +444,7 @@ def texts_of(X: Any) -> list[Any]:
 def _targets(rows: Sequence[Any], y: Any, name: str) -> np.ndarray:
     """Returns ``y`` as an array (N,); raises ``HeedfulError`` for too few examples and for missing values."""
     if y is None:
-        raise HeedfulError(f"requires y to be passed, but the target y is None: {name} needs labels")
+        raise HeedfulError(f"{name} requires y to be passed, but the target y is None; give the labels")
     for number, value in enumerate(y):
         if (
             value is None

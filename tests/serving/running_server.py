@@ -101,9 +101,9 @@ def slow(service: Service, seconds: float = 0.02) -> Iterator[None]:
     assert service.decoder is not None
     own = service.decoder.step
 
-    def step() -> Any:
+    def step(most: int) -> Any:
         time.sleep(seconds)
-        return own()
+        return own(most)
 
     service.decoder.step = step  # type: ignore[method-assign]
     try:

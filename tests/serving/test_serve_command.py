@@ -32,9 +32,9 @@ SLOW = """
 import time
 from heedful.generation.slots import SlotDecoder
 own = SlotDecoder.step
-def step(self):
+def step(self, most):
     time.sleep(0.05)
-    return own(self)
+    return own(self, most)
 SlotDecoder.step = step
 from heedful.cli import command
 command()

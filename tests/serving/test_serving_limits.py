@@ -70,9 +70,9 @@ def steps_of(service: Service) -> Callable[[], int]:
     assert service.decoder is not None
     own, count = service.decoder.step, [0]
 
-    def step() -> Any:
+    def step(most: int) -> Any:
         count[0] += 1
-        return own()
+        return own(most)
 
     service.decoder.step = step  # type: ignore[method-assign]
     return lambda: count[0]
@@ -160,9 +160,9 @@ def test_a_client_that_goes_frees_its_slot_within_two_steps(server: Running, mor
         gone = threading.Event()
         after, own = [0], service.decoder.step  # type: ignore[union-attr]
 
-        def step() -> Any:
+        def step(most: int) -> Any:
             after[0] += gone.is_set()
-            return own()
+            return own(most)
 
         service.decoder.step = step  # type: ignore[union-attr, method-assign]
         own_cancel = service.cancel
@@ -192,10 +192,10 @@ def test_a_client_that_goes_while_it_waits_or_is_read(server: Running) -> None:
     assert service.decoder is not None
     own = service.decoder.step
 
-    def step() -> Any:
+    def step(most: int) -> Any:
         """The server reads a part of the prompt only when it knows that the client has gone."""
         server.until(lambda: all(row.generation.cancelled for row in service._live.values()))
-        return own()
+        return own(most)
 
     service.decoder.step = step  # type: ignore[method-assign]
     try:
@@ -363,7 +363,7 @@ def test_a_step_that_fails_ends_its_answers_alone(server: Running, capfd: pytest
     assert service.decoder is not None
     own = service.decoder.step
 
-    def broken() -> Any:
+    def broken(most: int) -> Any:
         raise RuntimeError("the fig is secret\nTraceback")
 
     service.decoder.step = broken  # type: ignore[method-assign]
@@ -412,11 +412,11 @@ def test_an_answer_that_breaks_off_is_no_success(server: Running) -> None:
     assert service.decoder is not None
     own, count = service.decoder.step, [0]
 
-    def breaking() -> Any:
+    def breaking(most: int) -> Any:
         count[0] += 1
         if count[0] > 5:
             raise RuntimeError
-        return own()
+        return own(most)
 
     service.decoder.step = breaking  # type: ignore[method-assign]
     text = server.http.post("/v1/completions", json={**LONG, "stream": True}).text
