@@ -182,10 +182,6 @@ class TextModel(HeldModel):
         tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
         return tags
 
-    def _texts(self, X: Any) -> list[Any]:
-        """Returns the inputs: texts, or pairs of texts."""
-        return texts_of(X)
-
 
 class LabelModel(ClassifierMixin, HeldModel):
     """Base of the classifiers: labels of any type, as scikit-learn has them.
@@ -245,7 +241,7 @@ class TextClassifier(LabelModel, TextModel):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains a classifier; ``y`` (N,) are labels of any type."""
-        return self._fit(_text_rows(self._texts(X)), y)
+        return self._fit(_text_rows(texts_of(X)), y)
 
     def _label_settings(self) -> dict[str, Any]:
         return {"data_settings": {"label_kind": "class"}}
@@ -253,12 +249,12 @@ class TextClassifier(LabelModel, TextModel):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the probabilities (N, C) of ``classes_``. A text without words gets their shares in ``fit``."""
         check_is_fitted(self)
-        return self._probabilities(self._texts(X))
+        return self._probabilities(texts_of(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the most probable label (N,) of each input."""
         check_is_fitted(self)
-        return self.classes_[self._probabilities(self._texts(X)).argmax(1)]
+        return self.classes_[self._probabilities(texts_of(X)).argmax(1)]
 
 
 class TextRegressor(RegressorMixin, TextModel):
@@ -271,7 +267,7 @@ class TextRegressor(RegressorMixin, TextModel):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains a model; ``y`` (N,) are finite numbers."""
-        rows = _text_rows(self._texts(X))
+        rows = _text_rows(texts_of(X))
         numbers = np.asarray(_targets(rows, y, "TextRegressor"), dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise HeedfulError("y has NaN or infinity; leave these examples out")
@@ -285,7 +281,7 @@ class TextRegressor(RegressorMixin, TextModel):
     def predict(self, X: Any) -> np.ndarray:
         """Returns a number (N,) for each input; for a text without words the mean of ``fit``."""
         check_is_fitted(self)
-        predictions = self.pipeline_.predict(self._texts(X))
+        predictions = self.pipeline_.predict(texts_of(X))
         return np.array([self.mean_ if one.output in ("", None) else float(one.output) for one in predictions])
 
 
@@ -373,17 +369,12 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
         )
         self.fine_tune = fine_tune
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.requires_fit = True
-        return tags
-
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Fine-tunes the model on pairs of texts with ``fine_tune``; else opens it."""
         from heedful.pretrained.folder import find
 
         if self.fine_tune:
-            rows = _text_rows(self._texts(X))
+            rows = _text_rows(texts_of(X))
             if rows and "text_pair" not in rows[0]:
                 raise HeedfulError(
                     "fine-tuning takes pairs of texts; give a table with two columns, or a list of pairs"
@@ -404,7 +395,7 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
     def transform(self, X: Any) -> np.ndarray:
         """Returns the vectors (N, D) of the texts, in float32; zeros for a text without words."""
         check_is_fitted(self)
-        texts = self._texts(X)
+        texts = texts_of(X)
         found = np.zeros((len(texts), self._n_features_out), dtype=np.float32)
         for row, prediction in enumerate(self.pipeline_.predict(texts)):
             if prediction.output:
