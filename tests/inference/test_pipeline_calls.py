@@ -53,3 +53,61 @@ def test_top_k_none_lists_all_labels(task: str, tmp_path: Path) -> None:
     assert sum(label["score"] for label in listed) == pytest.approx(1, abs=1e-5)
     assert pipe(value)["output"] == listed[0]["label"]
     assert heedful.pipeline(saved("translation", tmp_path / "translator"), device="cpu").labels == []
+
+
+@pytest.fixture(scope="module")
+def classify(texts: Path) -> heedful.Pipeline:
+    return heedful.pipeline(texts, device="cpu")
+
+
+def test_a_dataframe_keeps_its_columns(classify: heedful.Pipeline) -> None:
+    pandas = pytest.importorskip("pandas")
+    inputs = ["an apple", "the saw", "a pear"]
+    expected = classify(inputs)
+    frame = pandas.DataFrame({"n": [1, 2, 3], "text": inputs, "score": [0.0, 0.5, 1.0]}, index=[7, 7, 9])
+    found = classify(frame)
+    assert list(found.columns) == ["n", "text", "score", "output", "predicted_score"]
+    assert list(found.index) == [7, 7, 9]
+    assert found["output"].tolist() == [one["output"] for one in expected]
+    assert found["predicted_score"].tolist() == pytest.approx([one["score"] for one in expected])
+    assert list(frame.columns) == ["n", "text", "score"]  # the caller's own is unchanged
+    assert classify(frame, as_frame=False) == expected
+    assert classify(frame.rename(columns={"text": "said"})[["said"]])["output"].tolist() == found["output"].tolist()
+    with pytest.raises(HeedfulError, match=r"no column 'text' among 'n', .*in the DataFrame:1"):
+        classify(frame[["n", "score"]])
+
+
+def test_a_column_gives_a_list_or_a_frame(classify: heedful.Pipeline) -> None:
+    pandas = pytest.importorskip("pandas")
+    series = pandas.Series(["an apple", "the saw"], index=["a", "b"])
+    assert classify(series) == classify(series.tolist())
+    found = classify(series, as_frame=True, top_k=2)
+    assert list(found.index) == ["a", "b"]
+    assert found["input"].tolist() == series.tolist()
+    assert [len(labels) for labels in found["output"]] == [2, 2]
+    listed = classify(series.tolist(), as_frame=True)
+    assert listed.to_dict("records") == classify(series.tolist())
+    with pytest.raises(HeedfulError, match="as_frame=True takes a list, a Series or a DataFrame"):
+        classify("an apple", as_frame=True)
+
+
+def test_polars_gives_polars(classify: heedful.Pipeline) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"text": ["an apple", "the saw"], "n": [1, None]})
+    found = classify(frame)
+    assert isinstance(found, polars.DataFrame)
+    assert found.columns == ["text", "n", "output", "score"]
+    assert found["output"].to_list() == [one["output"] for one in classify(frame["text"].to_list())]
+    assert classify(frame["text"]) == classify(frame["text"].to_list())
+    assert classify(frame["text"], as_frame=True).columns == ["input", "output", "score"]
+
+
+def test_pairs_in_a_dataframe(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    answer = heedful.pipeline(saved("question-answering", tmp_path / "model"), device="cpu")
+    frame = pandas.DataFrame({"context": ["the pear is a fruit"], "question": ["what is pear?"], "id": ["q1"]})
+    found = answer(frame)
+    assert found["id"].tolist() == ["q1"]
+    assert found["output"].tolist() == [
+        answer({"question": "what is pear?", "context": "the pear is a fruit"})["output"]
+    ]

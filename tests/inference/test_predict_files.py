@@ -143,7 +143,7 @@ def test_questions_and_words(folders: dict[str, Path], here: Path, capsys: pytes
     run(capsys, folders["question-answering"], "--in", "q.jsonl", "--out", "y.jsonl")
     first, blank = objects("y.jsonl")
     assert first["id"] == "q1"
-    assert first["input"] == {"question": "what is pear?", "context": "the pear is a fruit"}
+    assert first["context"] == "the pear is a fruit"
     assert set(first["output"]) == {"answer", "start", "end"}
     assert blank["output"] == {"answer": "", "start": 0, "end": 0}
     Path("w.jsonl").write_text('{"tokens": ["the", "saw"], "id": 4}\n')
@@ -169,8 +169,8 @@ def test_images_by_folder_and_by_table(
     run(capsys, model, "--in", "images/list.csv", "--out", "z.jsonl", "--top-k", 2)
     third, blank, first = objects("z.jsonl")
     assert (third["id"], third["output"][0]["label"]) == ("1", objects("y.jsonl")[2]["output"][0]["label"])
-    assert blank == {"id": "2", "input": "", "output": [], "score": None}
-    assert first["input"] == "images/a/1.png"
+    assert blank == {"id": "2", "image": "", "output": [], "score": None}
+    assert first["image"] == "a/1.png"
     Path("images/list.csv").write_text("image\na/1.png\nnone.png\n")
     _, err = run(capsys, model, "--in", "images/list.csv", status=2)
     assert err.startswith("heedful: there is no image images/none.png, in images/list.csv:3; write paths")
@@ -221,7 +221,6 @@ def test_a_text_that_names_a_file_and_a_folder_beside(
         (["--columns", "a"], "--columns needs a file of inputs; give it with --in FILE (- is standard input)"),
         (["--in", "x.txt", "text"], "--in FILE and texts are both given; give only one of them"),
         (["--in", "y.txt"], "y.txt: no such file; did you mean 'x.txt'?"),
-        (["--in", "x.txt", "--out", "y.csv"], "y.csv: predictions cannot be written as .csv; name the file .jsonl"),
         (["--in", "x.txt", "--out", "y.xlsx"], "y.xlsx: predictions cannot be written as .xlsx; name the file .jsonl"),
         (["--in", "x.txt", "--out", "y.conll"], "y.conll: predictions cannot be written as .conll; name the file .jso"),
         (["--in", "x.txt", "--out", "y.BIO"], "y.BIO: predictions cannot be written as .bio; name the file .jsonl"),
@@ -230,7 +229,7 @@ def test_a_text_that_names_a_file_and_a_folder_beside(
             "y.txt.gz: predictions cannot be written as .gz; name the file .jsonl",
         ),
         (["--in", "x.txt", "--out", "x.txt"], "--out x.txt is the file of inputs; name another"),
-        (["--in", "x.txt", "--out", "."], "--out . is a folder; name a file in it, .jsonl or .txt"),
+        (["--in", "x.txt", "--out", "."], "--out . is a folder; name a file in it, such as predictions.csv"),
         (["--in", "x.txt", "--out", "x.txt/y.txt"], "--out x.txt/y.txt: cannot write in"),
         (["--in", "x.txt", "--out", "there.txt"], "there.txt exists; --overwrite replaces it"),
         (["--in", "x.txt", "--overwrite"], "--overwrite has no effect without --out"),

@@ -18,8 +18,8 @@ QUESTIONS: dict[str, Kind] = {"question": "text", "context": "text"}
 
 def given(file: Path, kinds: dict[str, Kind], names: list[str] | None = None) -> list[tuple[Any, str, Any]]:
     return [
-        (one.input, one.location.rpartition(":")[2] if ":" in one.location else one.location, one.id)
-        for one in read_inputs(str(file), kinds, names)
+        (one.input, one.location.rpartition(":")[2], (one.row or {}).get("id"))
+        for one in read_inputs(str(file), kinds, names, whole=True)
     ]
 
 

@@ -37,7 +37,9 @@ def predict(
     ] = None,
     out: Annotated[
         str | None,
-        Parameter(help="predictions: .jsonl, or text with one prediction per line; the same command continues it"),
+        Parameter(
+            help="predictions: .csv, .tsv, .parquet, .jsonl with the columns of --in, or .txt; continued if stopped"
+        ),
     ] = None,
     columns: Annotated[tuple[str, ...] | None, Parameter(help="columns of --in: names, or numbers from 1")] = None,
     overwrite: Annotated[bool, Parameter(help="replace the file --out")] = False,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, hub_datasets, image_folder, image_reader, mixtures
-from heedful.data.cell_values import checked_text
 from heedful.data.conll import read_sentences, without_prefix
-from heedful.data.file_formats import EXTENSIONS, detect_format
+from heedful.data.file_formats import EXTENSIONS, Format, detect_format
 from heedful.data.lazy_image import LazyImage
+from heedful.data.python_data import records
 from heedful.data.read_source import read
-from heedful.data.records import BLANK, MISSING, ParquetRecords, nested_value, read_json_lines
+from heedful.data.records import BLANK, ParquetRecords, nested_value, read_json_lines
 from heedful.data.rows import Kind, required_columns, resolve_columns
 from heedful.data.squad import read_questions
-from heedful.data.tables import Table
+from heedful.data.tables import Table, WholeRow
 from heedful.data.text_files import STDIN, display_name, extension, read_lines
 from heedful.errors import HeedfulError
 
-ID = "id"  # column of a row's name, which the output repeats
 CONLL = (".conll", ".conllu", ".conll-u", ".bio", ".iob", ".iob2")  # a word a line, not an input a line
+FRAME = "the DataFrame"  # in messages
 SQUAD_COLUMNS = {"question", "context"}  # columns for which SQuAD's JSON is read
 RECORDS = (".jsonl", ".ndjson", ".parquet")
 TAB = ".tab"  # a table too; other unknown extensions are plain text
@@ -31,12 +32,12 @@ LIST_COLUMNS: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text")
 
 
 class Input(NamedTuple):
-    """One input of a file, with its location for messages and its id."""
+    """One input of a file, with its location for messages, and the row of the table that has it."""
 
     input: Any  # a value, or a mapping of several columns
     location: str  # file and line, for messages
-    id: Any = None  # its name in the file, if any
     blank: bool = False  # a blank line, or a row with blank values only
+    row: Mapping[str, Any] | None = None  # all columns, of a table of which whole rows are read
 
 
 def read_inputs(
@@ -47,15 +48,16 @@ def read_inputs(
     remembered: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
     strip_prefix: str | None = None,
+    whole: bool = False,
 ) -> Iterator[Input]:
     """Yields each input of ``source``, in order, including blank inputs.
 
     - A table: ``.tsv``, ``.tab``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, a JSON array of objects (``.json``)
       or, with ``names``, any other that ``heedful.data.read`` detects. Its ``columns`` are found as in
       ``heedful.data.read``: by their own names, by ``names`` or numbers, as ``remembered``, or inferred; ``say``
-      receives notes on the choice. ``id`` is read too, other columns are ignored. Images are paths, relative to the
-      table's folder, or bytes in Parquet. For words, records may have a list ``words`` or ``tokens``, or a ``text``;
-      for documents, ``prompt`` or ``messages``.
+      receives notes on the choice. With ``whole``, an input has the values of all columns as its ``row``. Images are
+      paths, relative to the table's folder, or bytes in Parquet. For words, records may have a list ``words`` or
+      ``tokens``, or a ``text``; for documents, ``prompt`` or ``messages``.
     - A folder, for images: all images below it, in the order of their paths. Of IDX files in a folder, and of an
       ``.npz`` file, the test split if there is one; the arrays are those of ``names`` or, in ``.npz``, ``remembered``.
     - For words, CoNLL (``.conll``, ``.conllu``, ``.bio``, ``.iob``, ``.iob2``): one sentence an input; other columns
@@ -75,8 +77,21 @@ def read_inputs(
             f"{len(names)} names ({','.join(names)}) for the columns {', '.join(columns)}; give --columns one name "
             "for each, in that order"
         )
-    inputs = _with_columns_option(_read_source(source, columns, names, remembered or {}, say or _ignore_note))
+    reading = _Reading(columns, names, remembered or {}, say or _ignore_note, whole)
+    inputs = _with_columns_option(_read_source(source, reading))
     return inputs if not strip_prefix else (_strip(item, strip_prefix) for item in inputs)
+
+
+def read_frame(
+    frame: Any,
+    columns: Mapping[str, Kind],
+    *,
+    remembered: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Input]:
+    """Yields each row of a pandas or polars DataFrame as an input; its columns are found as in ``read_inputs``."""
+    reading = _Reading(*resolve_columns(columns, None), remembered or {}, say or _ignore_note)
+    return (item for item in _table(partial(_Frame, frame=frame), FRAME, reading))
 
 
 def _strip(item: Input, prefix: str) -> Input:
@@ -104,26 +119,31 @@ def name_columns_option() -> Iterator[None]:
         raise HeedfulError(str(error).replace("--data.columns", "--columns")) from error
 
 
-def _read_source(
-    source: str,
-    columns: Mapping[str, Kind],
-    names: Sequence[str] | None,
-    remembered: Mapping[str, str],
-    say: Callable[[str], None],
-) -> Iterator[Input]:
+class _Reading(NamedTuple):
+    """Columns of the inputs, and how they are found: the arguments of ``read_inputs``."""
+
+    columns: Mapping[str, Kind]
+    names: Sequence[str] | None
+    remembered: Mapping[str, str]
+    say: Callable[[str], None]
+    whole: bool = False
+
+
+def _read_source(source: str, reading: _Reading) -> Iterator[Input]:
+    columns, names = reading.columns, reading.names
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
     if source.startswith(hub_datasets.PREFIX):
         splits = hub_datasets.hub_splits(source)
         files = hub_datasets.files(source, "test" if "test" in splits else next(iter(splits), None))
-        return chain.from_iterable(_read_source(file, columns, names, remembered, say) for file in files)
+        return chain.from_iterable(_read_source(file, reading) for file in files)
     if mixtures.is_mixture([source]):
         return _prompts(source, next(iter(columns)), names)
     is_table = source != STDIN and extension(source) in (*EXTENSIONS, TAB)
     if "image" in columns.values():
-        return _images(source, columns, names, is_table, remembered)
+        return _images(source, reading, is_table)
     if is_table or _is_detected_table(source, columns, names):
-        return _table(source, columns, names, remembered, say)
+        return _table(_InputTable, source, reading)
     if extension(source) in CONLL and "words" in columns.values():
         return _sentences(source, names)
     if names is not None:
@@ -132,7 +152,7 @@ def _read_source(
     if os.path.isdir(source):
         raise HeedfulError(f"{source} is a folder, but a file is expected; give a file in it")
     if extension(source) == ".json" and columns.keys() >= SQUAD_COLUMNS:
-        return _questions(source)
+        return _questions(source, reading.whole)
     if extension(source) == ".json":
         raise HeedfulError(f"{source} is one JSON document; write one object in each line, and name it .jsonl")
     if extension(source) in CONLL:
@@ -150,50 +170,78 @@ def _is_detected_table(source: str, columns: Mapping[str, Kind], names: Sequence
 
 
 class _InputTable(Table):
-    """Table of inputs. ``id`` is read if present; lists of words or messages are unchanged.
+    """Table of inputs; lists of words or messages are unchanged.
 
-    Without a header the input columns come first, and other columns may follow.
+    Without a header the input columns come first, and other columns may follow. ``whole``: all columns are read.
     """
 
     allows_extra: ClassVar[bool] = True
 
-    def _columns_to_read(self) -> list[str]:
-        return [*super()._columns_to_read(), ID]
+    def __init__(self, *arguments: Any, whole: bool = False, **more: Any) -> None:
+        self.whole = whole
+        super().__init__(*arguments, **more)
 
-    def _choose_columns(self, available: Container[str]) -> None:
-        super()._choose_columns(available)
-        if self.names is not None and ID in available:
-            self.chosen_columns, self.file_columns = (*self.chosen_columns, ID), (*self.file_columns, ID)
+    def _columns_to_read(self) -> list[str]:
+        return [] if self.whole else super()._columns_to_read()
 
     def _cell_value(self, record: dict[str, Any], column: str, name: str, line: int, reader: Any) -> Any:
         value = nested_value(record, name)
-        if column == ID and value is not MISSING:
-            return value if isinstance(value, str | int | float | None) else str(value)
         if self.columns[column] in LIST_COLUMNS and isinstance(value, list):
             return value
         return super()._cell_value(record, column, name, line, reader)
 
+    def named_row(self, row: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+        """Returns the values of a whole row by the names of their columns, for JSON; bytes are left out.
 
-def _table(
-    path: str,
-    columns: Mapping[str, Kind],
-    names: Sequence[str] | None,
-    remembered: Mapping[str, str],
-    say: Callable[[str], None],
-) -> Iterator[Input]:
-    named = dict(columns)
-    names = names or _other_name(path, columns)
+        Without a header, columns that are read have the task's names, others are "column_1" and on.
+        """
+        if isinstance(row, Mapping):
+            return {name: _json_value(value) for name, value in row.items() if not isinstance(value, bytes)}
+        known = {} if self.header else dict(zip(self.file_columns, self.chosen_columns, strict=True))
+        names = self.header or [known.get(str(number), f"column_{number}") for number in range(1, len(row) + 1)]
+        return dict(zip(names, row, strict=True)) if row else {}
+
+
+class _Frame(_InputTable):
+    """DataFrame as a table of inputs."""
+
+    def __init__(self, *arguments: Any, frame: Any, **more: Any) -> None:
+        self.frame = frame
+        super().__init__(*arguments, **more)
+
+    def _detected_format(self) -> Format:
+        return Format("jsonl")
+
+    def whole_rows(self) -> Iterator[WholeRow]:
+        rows = (dict(row) for row in records(self.frame))
+        return self._records(enumerate(rows, 1), {})
+
+
+def _json_value(value: Any) -> Any:
+    """Returns a value of a Parquet file as JSON has it: dates by ISO 8601, an image by its path."""
+    if isinstance(value, Mapping):
+        return {name: _json_value(item) for name, item in value.items() if not isinstance(item, bytes)}
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _table(kind: Callable[..., _InputTable], path: str, reading: _Reading) -> Iterator[Input]:
+    columns, named = reading.columns, dict(reading.columns)
+    names = reading.names or _other_name(path, columns)
     if names is not None:
         named = {name: kind for name, kind in columns.items() if len(names) == len(columns) or kind[-1] != "?"}
-    kinds: dict[str, Kind] = {**named, ID: "text?"}
-    table = _InputTable(path, kinds, names, remembered=remembered)
-    for line, cells in table:
+    table = kind(path, named, names, remembered=reading.remembered, whole=reading.whole)
+    for line, cells, row in table.whole_rows():
         while cells and table.notes:
-            say(table.notes.pop(0).replace("--data.columns", "--columns"))
+            reading.say(table.notes.pop(0).replace("--data.columns", "--columns"))
         values = (
             dict(zip(table.chosen_columns, cells, strict=True)) if cells else dict.fromkeys(required_columns(named), "")
         )
-        yield _input_of(values, f"{display_name(path)}:{line}")
+        item = _input_of(values, f"{display_name(path)}:{line}")
+        yield item._replace(row=table.named_row(row)) if reading.whole else item
 
 
 def _other_name(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
@@ -207,11 +255,8 @@ def _other_name(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
 
 
 def _input_of(values: dict[str, Any], location: str) -> Input:
-    number = values.pop(ID, None)
-    if isinstance(number, str):
-        checked_text(number, ID, location)
     blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
-    return Input(values if len(values) > 1 else next(iter(values.values())), location, number, blank)
+    return Input(values if len(values) > 1 else next(iter(values.values())), location, blank)
 
 
 def _prompts(path: str, column: str, names: Sequence[str] | None) -> Iterator[Input]:
@@ -223,7 +268,7 @@ def _prompts(path: str, column: str, names: Sequence[str] | None) -> Iterator[In
 
 def _lines(path: str) -> Iterator[Input]:
     for line, text in read_lines(path):
-        yield Input(text, f"{display_name(path)}:{line}", None, not text.strip())
+        yield Input(text, f"{display_name(path)}:{line}", not text.strip())
 
 
 def _sentences(path: str, names: Sequence[str] | None) -> Iterator[Input]:
@@ -231,9 +276,11 @@ def _sentences(path: str, names: Sequence[str] | None) -> Iterator[Input]:
         yield Input(list(sentence.words), f"{display_name(path)}:{sentence.line}")
 
 
-def _questions(path: str) -> Iterator[Input]:
+def _questions(path: str, whole: bool) -> Iterator[Input]:
     for line, values in read_questions(path):
-        yield _input_of(values, f"{display_name(path)}:{line}")
+        row = dict(values)
+        values.pop("id", None)
+        yield _input_of(values, f"{display_name(path)}:{line}")._replace(row=row if whole else None)
 
 
 def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Input]:
@@ -241,19 +288,17 @@ def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None)
         yield _input_of({name: row.values[name] for name in columns if name in row.values}, f"{row.file}:{row.line}")
 
 
-def _images(
-    source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, is_table: bool, remembered: Mapping[str, str]
-) -> Iterator[Input]:
-    (column,) = columns
+def _images(source: str, reading: _Reading, is_table: bool) -> Iterator[Input]:
+    (column,), names = reading.columns, reading.names
     if os.path.isdir(source) and names is None and not image_reader.is_idx_folder(source):
         for path in image_folder.all_images(source)[0]:
             yield Input(LazyImage.of(path), path)
     elif not is_table:
         split = "test" if "test" in image_reader.image_splits([source]) else None
-        for row in image_reader.read_images([source], columns, names, split, remembered=remembered):
+        for row in image_reader.read_images([source], reading.columns, names, split, remembered=reading.remembered):
             yield Input(row.values[column], f"{row.file}:{row.line}")
     else:
-        for item in _table(source, columns, names, remembered, _ignore_note):
+        for item in _table(_InputTable, source, reading._replace(say=_ignore_note)):
             if item.blank:
                 yield item
                 continue
@@ -262,6 +307,6 @@ def _images(
 
 
 def input_identity(item: Input) -> str:
-    """Returns a text that identifies an input and its id, for digests; an image by its name or its bytes."""
+    """Returns a text that identifies an input and its row, for digests; an image by its name or its bytes."""
     source = getattr(item.input, "source", None)
-    return repr((item.id, item.input, source if isinstance(source, bytes) else None))
+    return repr((item.row, item.input, source if isinstance(source, bytes) else None))

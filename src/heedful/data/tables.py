@@ -39,6 +39,7 @@ from heedful.data.text_files import STDIN, display_name, extension, raw_lines, r
 from heedful.errors import HeedfulError, plural
 
 Reader = Labels | Numbers | Texts
+WholeRow = tuple[int, list[Any], Mapping[str, Any] | Sequence[str]]
 MAX_FIELD = 2**31 - 1  # characters of a CSV field: the largest limit that every platform accepts
 
 
@@ -62,6 +63,7 @@ class Table:
     Attributes, set when the first row has been read:
         chosen_columns: the task's columns that are read.
         file_columns: their names in the file.
+        header: the names of all columns, if the file has a header.
         notes: lines for people about the choice of columns.
     """
 
@@ -73,20 +75,31 @@ class Table:
     allows_extra: ClassVar[bool] = False  # a table without a header may have more columns
     chosen_columns: tuple[str, ...] = field(default=(), init=False)
     file_columns: tuple[str, ...] = field(default=(), init=False)
+    header: tuple[str, ...] = field(default=(), init=False)
     notes: list[str] = field(default_factory=list, init=False)
     _has_header: bool = field(default=False, init=False)  # as the form of the first rows shows
     _reason: str = field(default="", init=False)  # why no columns could be inferred
     _candidates: list[str] = field(default_factory=list, init=False)  # likely names of the required columns
 
     def __post_init__(self) -> None:
-        self.format: Format = detect_format(
-            self.path, labelled=self.allows_extra or bool({"label", "number"} & {*self.columns.values()})
-        )
+        self.format = self._detected_format()
         if self.format.note:
             self.notes.append(f"{display_name(self.path)} is read as {self.format.note}")
 
+    def _detected_format(self) -> Format:
+        labelled = self.allows_extra or bool({"label", "number"} & {*self.columns.values()})
+        return detect_format(self.path, labelled=labelled)
+
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
         """Yields (line, values of `chosen_columns`); a blank line gives (line, [])."""
+        return ((line, values) for line, values, _ in self.whole_rows())
+
+    def whole_rows(self) -> Iterator[WholeRow]:
+        """Yields (line, values of `chosen_columns`, whole row); a blank line gives (line, [], {}) or (line, [], []).
+
+        A whole row is the cells in the order of the columns or, where rows have keys, the record. Of a Parquet file it
+        has the columns of ``_columns_to_read``.
+        """
         match self.format.kind:
             case "csv":
                 return self._delimited(_csv_rows(self.path, self.format.delimiter), headless=False)
@@ -187,8 +200,8 @@ class Table:
 
     # ------------------------------------------------------------------------------------------------------------ cells
 
-    def _delimited(self, rows: Iterable[tuple[int, list[str]]], headless: bool) -> Iterator[tuple[int, list[Any]]]:
-        """Yields (line, values) from rows of cells.
+    def _delimited(self, rows: Iterable[tuple[int, list[str]]], headless: bool) -> Iterator[WholeRow]:
+        """Yields (line, values, cells) from rows of cells.
 
         With `headless`, a table without a header and without names is read by position.
         """
@@ -199,12 +212,13 @@ class Table:
                 break
             blank.append((line, first))
         else:
-            yield from blank
+            yield from ((number, [], []) for number, _ in blank)
             return
         sample = list(islice(rows, SAMPLE)) if self.names is None and not self._has_all_names(first) else []
         has_header, positions = self._locate(first, line, headless, [cells for _, cells in sample])
         readers = self._readers({})
-        yield from blank
+        self.header = tuple(cell.strip() for cell in first) if has_header else ()
+        yield from ((number, [], []) for number, _ in blank)
         for number, cells in chain([] if has_header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
@@ -217,7 +231,7 @@ class Table:
                 for name, position, reader in zip(self.file_columns, positions, readers, strict=True)
                 if cells
             ]
-            yield number, values
+            yield number, values, cells
 
     def _without_orange_flags(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
         """Returns the rows; of an Orange file with the names alone as its header."""
@@ -365,12 +379,12 @@ class Table:
 
     def _records(
         self, records: Iterable[tuple[int, dict[str, Any]]], features: Mapping[str, Any]
-    ) -> Iterator[tuple[int, list[Any]]]:
+    ) -> Iterator[WholeRow]:
         records = iter(records)
         for first_line, first in records:
             if first is not BLANK:
                 break
-            yield first_line, []
+            yield first_line, [], BLANK
         else:
             return
         names = {*self.columns, *self.remembered.values()}
@@ -385,7 +399,7 @@ class Table:
         readers = self._readers(features)
         for line, record in chain([(first_line, first)], sample, records):
             if record is BLANK:
-                yield line, []
+                yield line, [], BLANK
                 continue
             late = next((name for name in self._absent() if nested_value(record, name) is not MISSING), None)
             if late is not None:
@@ -397,7 +411,7 @@ class Table:
                 self._cell_value(record, column, name, line, reader)
                 for column, name, reader in zip(self.chosen_columns, self.file_columns, readers, strict=True)
             ]
-            yield line, values
+            yield line, values, record
 
     def _infer_keys(self, records: Sequence[dict[str, Any]], features: Mapping[str, Any]) -> None:
         """Infers the columns from the content of records."""

@@ -267,12 +267,14 @@ class _ZstdReader(io.RawIOBase):
         super().close()
 
 
-def require_library(library: str, path: str) -> ModuleType:
+def require_library(library: str, path: str, purpose: str = "reading") -> ModuleType:
     """Imports the optional library that a file needs. Raises ``HeedfulError`` with the line that installs it."""
     try:
         return import_module(library)
     except ImportError as error:
-        raise HeedfulError(f"reading {path} needs {library.partition('.')[0]}; pip install 'heedful[data]'") from error
+        raise HeedfulError(
+            f"{purpose} {path} needs {library.partition('.')[0]}; pip install 'heedful[data]'"
+        ) from error
 
 
 def _similar_name(file: Path) -> str:

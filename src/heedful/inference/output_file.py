@@ -1,42 +1,56 @@
 """Output file of predictions: its format by file name, and a partial file from which a stopped call can continue.
 
+A table (CSV, TSV, Parquet) is written as JSON lines and converted at the end: a cell may contain line ends, the columns
+of a table are known only with its last row, and a Parquet file cannot be continued.
+
 Nothing here imports torch, so that the checks come before slow work.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from heedful.data.prediction_inputs import CONLL
+from heedful.data.records import parquet_file, rows_per_batch
+from heedful.data.text_files import require_library
 from heedful.errors import HeedfulError
-from heedful.util.files import WINDOWS, move, read_json, write
+from heedful.util.files import WINDOWS, atomic_file, move, read_json, write
 from heedful.util.locks import lock_file
 from heedful.util.values import to_json
 
 JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (".json", ".csv", ".tsv", ".tab", ".parquet", ".xlsx")
-UNSUPPORTED = (*TABLES, *CONLL, ".gz", ".xz", ".zst", ".zip", ".html", ".part")
+PARQUET = ".parquet"
+TABLES = (".csv", ".tsv", ".tab", PARQUET)
+UNSUPPORTED = (".json", ".xlsx", *CONLL, ".gz", ".xz", ".zst", ".zip", ".html", ".part")
+TABLE_ROWS = 4096  # that are converted at a time
 
 
 def is_json(out: str | None, as_json: bool = False) -> bool:
-    """Returns True if predictions are written as JSON.
+    """Returns True if predictions are written with their score and, of a table, with the columns of their row.
 
-    They always are in ``.jsonl`` and ``.ndjson``, and never in other files; without a file, ``as_json`` decides. Raises
-    ``HeedfulError`` for a file name of an unsupported format.
+    They always are as JSON lines (``.jsonl``, ``.ndjson``) and in tables (``.csv``, ``.tsv``, ``.tab``, ``.parquet``),
+    and never in other files; without a file, ``as_json`` decides. Raises ``HeedfulError`` for a file name of an
+    unsupported format.
     """
     if out is None:
         return as_json
     suffix = Path(out).suffix.lower()
     if suffix in UNSUPPORTED:
         raise HeedfulError(
-            f"{out}: predictions cannot be written as {suffix}; name the file .jsonl (objects) or .txt (text)"
+            f"{out}: predictions cannot be written as {suffix}; name the file .jsonl (objects), .csv, .tsv, .parquet "
+            "(tables) or .txt (text)"
         )
-    return suffix in JSON_LINES
+    if suffix == PARQUET:
+        require_library("pyarrow", out, "writing")
+    return suffix in (*JSON_LINES, *TABLES)
 
 
 def check_output(source: str, out: str | None, overwrite: bool) -> None:
@@ -51,7 +65,7 @@ def check_output(source: str, out: str | None, overwrite: bool) -> None:
     is_json(out)
     path, folder = Path(out), Path(out).absolute().parent
     if path.is_dir():
-        raise HeedfulError(f"--out {out} is a folder; name a file in it, .jsonl or .txt")
+        raise HeedfulError(f"--out {out} is a folder; name a file in it, such as predictions.csv")
     if path.exists() and os.path.exists(source) and path.samefile(source):
         raise HeedfulError(f"--out {out} is the file of inputs; name another file")
     if path.exists() and not overwrite and not path.with_name(path.name + ".part").exists():
@@ -71,6 +85,78 @@ def one_line(output: Any) -> str:
     if not isinstance(output, str):
         return to_json(output)
     return output.replace("\n", r"\n").replace("\r", r"\r")
+
+
+def write_table(lines: Path, path: Path, source: str = "") -> None:
+    r"""Converts JSON lines, an object a row, to CSV, TSV or Parquet, by the suffix of ``path``.
+
+    The columns are the keys of all rows, in the order in which they occur. In CSV and TSV a list or an object is
+    written as JSON, None as an empty cell; TSV has ``\t`` and ``\n`` for tabs and line ends in a cell, and no quotes.
+    Predictions for a Parquet file ``source`` are written beside its own columns, which keep their types.
+    """
+    with atomic_file(path) as file:
+        if path.suffix.lower() == PARQUET:
+            try:
+                _write_parquet(lines, file, source if source.lower().endswith(PARQUET) else None)
+            except (ValueError, TypeError) as error:  # those of pyarrow derive from them
+                reason = f"{str(error).splitlines()[0]}; a Parquet file holds one type in a column"
+                raise HeedfulError(f"{path}: {reason}; name the file .jsonl or .csv") from error
+            return
+        names = list(dict.fromkeys(name for row in _rows(lines) for name in row))
+        text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="", write_through=True)
+        rows = chain([names], ([_cell(row.get(name)) for name in names] for row in _rows(lines)))
+        if path.suffix.lower() == ".csv":
+            csv.writer(text, lineterminator="\n").writerows(rows)
+        else:
+            text.writelines("\t".join(one_line(cell).replace("\t", r"\t") for cell in row) + "\n" for row in rows)
+        text.detach()
+
+
+def _rows(lines: Path) -> Iterator[dict[str, Any]]:
+    with lines.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else to_json(value)
+
+
+def _write_parquet(lines: Path, file: IO[bytes], source: str | None) -> None:
+    """Writes the rows as Parquet; with ``source`` its own columns and, of the rows, the columns that it lacks.
+
+    Raises ``ValueError`` for values that no column of Parquet can hold together.
+    """
+    arrow, parquet = require_library("pyarrow", str(lines)), require_library("pyarrow.parquet", str(lines))
+
+    def tables() -> Iterator[Any]:
+        rows = _rows(lines)
+        if source is None:
+            while some := list(islice(rows, TABLE_ROWS)):
+                yield arrow.Table.from_pylist(_same_keys(some))
+            return
+        with parquet_file(source, source) as original:
+            own = {*original.schema_arrow.names}
+            for batch in original.iter_batches(rows_per_batch(original.metadata)):
+                added = [{name: row[name] for name in row if name not in own} for row in islice(rows, len(batch))]
+                table, beside = arrow.Table.from_batches([batch]), arrow.Table.from_pylist(_same_keys(added))
+                for name in beside.column_names:
+                    table = table.append_column(name, beside[name])
+                yield table
+
+    # The first rows may not show the type of a column, such as one that begins with missing values.
+    schema = arrow.unify_schemas([table.schema for table in tables()], promote_options="permissive")
+    with parquet.ParquetWriter(file, schema) as writer:
+        for table in tables():
+            missing = [name for name in schema.names if name not in table.column_names]
+            for name in missing:
+                table = table.append_column(name, arrow.nulls(len(table)))
+            writer.write_table(table.select(schema.names).cast(schema))
+
+
+def _same_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows with the keys of all of them: pyarrow takes the columns from the first row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 class PartialFile:
@@ -156,8 +242,14 @@ class PartialFile:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def finish(self) -> None:
-        """Renames the complete file to ``path``."""
+    def finish(self, source: str = "") -> None:
+        """Renames the complete file to ``path``; converts the lines of a table (``write_table``)."""
+        if self.path.suffix.lower() in TABLES:
+            write_table(self.part, self.path, source)
+            self._file.close()  # Windows deletes no open file
+            self.part.unlink()
+            self.record.unlink(missing_ok=True)
+            return
         if WINDOWS:  # where an open file keeps its name; elsewhere the lock is held until it has the new one
             self._file.close()
         move(self.part, self.path)
@@ -167,7 +259,7 @@ class PartialFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        refused = isinstance(error, HeedfulError) and not os.fstat(self._file.fileno()).st_size
+        refused = isinstance(error, HeedfulError) and not self.part.stat().st_size
         self._file.close()
         if refused:  # before the first line: nothing to continue
             self.part.unlink(missing_ok=True)

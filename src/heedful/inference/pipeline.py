@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from heedful import tasks
+from heedful.data.prediction_inputs import read_frame
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, check_option
 from heedful.inference.input_blocks import BLOCK, FIRST, BlockOptions, BlockWarnings, blocks
@@ -23,6 +25,7 @@ from heedful.pretrained.folder import find
 from heedful.settings import AnsweringSettings
 from heedful.tasks.labels import checked_top_k
 from heedful.tasks.published import task_of
+from heedful.tasks.run_data import columns_in_card
 from heedful.tasks.task import Decodes, Prediction, Streams, Task, check_mappings
 from heedful.text.chat_template import is_conversation
 
@@ -55,18 +58,51 @@ class Pipeline:
         """Names of the labels, or of the tags, in the order of the model's logits; [] for a task without labels."""
         return list(getattr(self.task, "labels", ()))
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any, *, as_frame: bool | None = None, **options: Any) -> Any:
         """Returns ``{"input", "output", "score"}`` for one input, and a list of them for a list.
+
+        A DataFrame of pandas or polars gives a copy with the columns ``output`` and ``score``
+        (``predicted_output`` and ``predicted_score`` if it has such columns); its columns for the task are found as in
+        a file. A column (Series) gives what a list gives. ``as_frame=True`` gives a DataFrame for lists and columns
+        too, with a column ``input``; ``as_frame=False`` a list of dictionaries for a DataFrame.
 
         Any other iterable that is no input itself (a generator, a data set) gives an iterator over such dictionaries,
         which reads the inputs lazily and never holds more than a block. A list of messages, each with its ``"role"``,
         is one input.
         """
+        if hasattr(inputs, "columns") or hasattr(inputs, "to_list"):
+            return self._of_frame(inputs, as_frame, options)
+        if as_frame:
+            if not isinstance(inputs, list) or is_conversation(inputs):
+                raise HeedfulError("as_frame=True takes a list, a Series or a DataFrame; put the input into a list")
+            return _pandas().DataFrame([prediction.as_dict() for prediction in self.predict(inputs, **options)])
         if isinstance(inputs, list) and not is_conversation(inputs):
             return [prediction.as_dict() for prediction in self.predict(inputs, **options)]
         if _is_stream(inputs):
             return (prediction.as_dict() for prediction in self.iter_predict(inputs, **options))
         return self.predict([inputs], **options)[0].as_dict()
+
+    def _of_frame(self, data: Any, as_frame: bool | None, options: Mapping[str, Any]) -> Any:
+        """Returns the predictions for the rows of a DataFrame, or for a Series: see ``__call__``."""
+        is_series = not hasattr(data, "columns")
+        if is_series:
+            inputs = data.to_list()
+        else:
+            remembered = columns_in_card(self.card)
+            inputs = [item.input for item in read_frame(data, self.task.input_columns, remembered=remembered)]
+        predictions = self.predict(inputs, **options)
+        if not (as_frame or (as_frame is None and not is_series)):
+            return [prediction.as_dict() for prediction in predictions]
+        rows = [prediction.as_dict() for prediction in predictions]
+        names = list(dict.fromkeys(name for row in rows for name in row if is_series or name != "input"))
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        if hasattr(data, "iloc"):
+            pandas = _pandas()
+            added = {name: pandas.Series(values, index=data.index) for name, values in columns.items()}
+            return pandas.DataFrame(added) if is_series else data.assign(**beside(added, data.columns))
+        polars = import_module("polars")
+        columns = {name: polars.Series(name, values, strict=False) for name, values in columns.items()}
+        return polars.DataFrame(columns) if is_series else data.with_columns(**beside(columns, data.columns))
 
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the prediction for each input, in order; ``options`` are those of the task's ``predict``.
@@ -167,6 +203,24 @@ class Pipeline:
         decoding = self.resolve(options).get("decoding")
         unused = {"seed"} if decoding is not None and "seed" not in decoding.given else set()
         return {name: value for name, value in options.items() if name not in unused}
+
+
+def beside(prediction: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """Returns the values of a prediction as further columns of a table with the columns ``names``, without its input.
+
+    >>> beside({"input": "a", "output": "b", "score": 0.5}, ["text", "score"])
+    {'output': 'b', 'predicted_score': 0.5}
+    """
+    return {
+        f"predicted_{name}" if name in names else name: value for name, value in prediction.items() if name != "input"
+    }
+
+
+def _pandas() -> Any:
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise HeedfulError("as_frame=True needs pandas; pip install pandas") from None
 
 
 def _is_stream(inputs: Any) -> bool:

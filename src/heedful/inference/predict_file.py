@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, InputError, plural
 from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, input_size
 from heedful.inference.output_file import PartialFile, is_json, one_line
-from heedful.inference.pipeline import Pipeline, pipeline
+from heedful.inference.pipeline import Pipeline, beside, pipeline
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find, members_of
 from heedful.tasks.run_data import columns_in_card, stripped_prefix
@@ -65,9 +65,10 @@ def predict(
         model: a model folder, or a Hub id.
         source: file of inputs, in a format that ``heedful.data.prediction_inputs.read_inputs`` reads. Standard input
             (``-``) cannot be continued.
-        out: file of predictions. ``.jsonl`` has an object in each line, ``{"input", "output", "score"}``, and ``"id"``
-            if the input has an id. ``.txt`` has the output alone in each line; line ends inside it become ``\\n`` and
-            ``\\r``. None shows every prediction.
+        out: file of predictions. Of a table, ``.csv``, ``.tsv``, ``.parquet`` and ``.jsonl`` (an object in each line)
+            have all columns of the input, and then ``output`` and ``score``, which are called ``predicted_output`` and
+            ``predicted_score`` if the table has such columns; other inputs are in a column ``input``. ``.txt`` has the
+            output alone in each line; line ends inside it become ``\\n`` and ``\\r``. None shows every prediction.
         task: name of the task; None is the task for which the model was trained.
         columns: names of the file's columns that make an input.
         options: options of the task's ``predict``.
@@ -95,10 +96,13 @@ def predict(
         pipe = pipeline(task, model, device=own_device(device), dtype=dtype, compiled_decoding=compiled_decoding)
         check_input_columns(pipe.task)
         resolved = _resolve(pipe, options or {}, as_json)
-        read = partial(read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card))
-        total, digest = _survey(source, read, None if quiet else log.warning)
+        read = partial(
+            read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card), whole=as_json
+        )
+        total, digest, names = _survey(source, read, None if quiet else log.warning)
         effective = _effective(options or {}, resolved)
         call = [__version__, pipe.task.name, as_json, device, dtype, effective]
+        line = partial(line_of, names=names) if as_json else text_of
         kernels = pipe.model.kernels  # of the whole file: those that are compiled meanwhile are left to the next
         facts = {"model": fingerprint(model), "options": to_json(call), "kernels": kernels, "input": digest}
         file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
@@ -106,10 +110,10 @@ def predict(
         if done:
             progress.note(f"continues after {plural(done, 'prediction')}")
         blocks_of_lines = (
-            [line_of(item, prediction, as_json) for item, prediction in pairs]
+            [line(item, prediction) for item, prediction in pairs]
             for pairs in _predictions(pipe, read(), resolved, done)
         )
-        number = _write(blocks_of_lines, file, show if out is None else None, progress, done)
+        number = _write(blocks_of_lines, file, show if out is None else None, progress, done, source)
         seconds = round(time.monotonic() - start, 3)
         progress.note(f"{plural(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
     facts_of_call = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
@@ -122,7 +126,7 @@ def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[
     """
     resolved = pipe.resolve(options)
     if resolved.get("logprobs") and not as_json:
-        raise HeedfulError("logprobs are written only as JSON; add --json, or write a .jsonl file")
+        raise HeedfulError("logprobs are not written as text; add --json, or write a .jsonl file")
     pipe.predict_block([], resolved)  # raises for options that the task refuses
     return resolved
 
@@ -133,6 +137,7 @@ def _write(
     show: Callable[[str], object] | None,
     progress: Progress,
     done: int,
+    source: str,
 ) -> int:
     """Writes lines to the file or shows them; returns the number of lines, including the ``done`` lines of an earlier
     call.
@@ -152,7 +157,7 @@ def _write(
             progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same command continues from there")
         raise
     if file is not None:
-        file.finish()
+        file.finish(source)
     return number
 
 
@@ -173,19 +178,21 @@ def _discard(line: str) -> None:
 
 def _survey(
     source: str, read: Callable[..., Iterator[Input]], say: Callable[[str], object] | None
-) -> tuple[int | None, str]:
-    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken input. For standard input,
-    which cannot be read twice, the number is None and the digest random.
+) -> tuple[int | None, str, frozenset[str]]:
+    """Counts the inputs, computes their digest, and collects the columns of a table; raises ``HeedfulError`` for a
+    broken input. For standard input, which cannot be read twice, the number is None and the digest random.
     """
+    names: set[str] = set()
     if source == STDIN:
-        return None, secrets.token_hex()
+        return None, secrets.token_hex(), frozenset()
     count, digest = 0, hashlib.blake2b(digest_size=16)
     for item in read(say=say):
         count += 1
+        names.update(item.row or ())
         digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
         raise HeedfulError("the file contains no inputs; write one input per line")
-    return count, digest.hexdigest()
+    return count, digest.hexdigest(), frozenset(names)
 
 
 def _output(
@@ -240,14 +247,21 @@ def fingerprint(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def line_of(item: Input, prediction: Prediction, as_json: bool) -> str:
-    """Returns a prediction as one line: a JSON object, with the input's id if it has one, or the output alone.
+def line_of(item: Input, prediction: Prediction, names: Container[str] = ()) -> str:
+    """Returns a prediction as a JSON object; of a table, with all columns of its row in place of the ``"input"``.
 
-    >>> line_of(Input("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
-    'b\\\\nc'
+    ``names`` are the columns of the table.
+
+    >>> row = {"text": "a", "score": "3"}
+    >>> line_of(Input("a", "x.csv:2", row=row), Prediction("a", "b", 0.5), row)
+    '{"text": "a", "score": "3", "output": "b", "predicted_score": 0.5}'
     """
-    if as_json:
-        return to_json(({} if item.id is None else {"id": item.id}) | prediction.as_dict())
+    values = prediction.as_dict()
+    return to_json(values if item.row is None else {**item.row, **beside(values, names)})
+
+
+def text_of(item: Input, prediction: Prediction) -> str:
+    """Returns a prediction's output on one line."""
     return one_line(prediction.output)
 
 
