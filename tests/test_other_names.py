@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 import fresh_process
 import heedful
 from heedful import cli
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, edit_distance
+from heedful.pretrained.model_types import model_type_of
+from heedful.tasks import named
 from heedful.training import report
 
 ROWS = [{"text": f"{a} {b} ."} for a in ("one", "two", "three") for b in ("red", "blue")] * 8
@@ -109,3 +112,45 @@ def test_a_shell_completes_commands(shell: str, tmp_path: Path) -> None:
 def test_help_names_completion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert "--install-completion" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("image-caption", "did you mean 'image-to-text'?"),  # a misspelling of another library's name
+        ("tranlsation", "did you mean 'translation'?"),
+        ("text_clasification", "did you mean 'text-classification'?"),
+        ("classification", "did you mean image-classification or text-classification or token-classification?"),
+        ("image-segmentation", "known: feature-extraction, fill-mask"),  # similar, but another task
+    ],
+)
+def test_a_hint_is_a_misspelling_or_none(name: str, hint: str) -> None:
+    with pytest.raises(HeedfulError, match=re.escape(f"unknown task {name!r}; {hint}")):
+        named(name)
+
+
+@pytest.mark.parametrize("model_type", ["albert", "mpnet", "mbart", "gpt22"])
+def test_the_type_of_a_model_is_never_guessed(model_type: str) -> None:
+    with pytest.raises(HeedfulError, match=f"'{model_type}' is not supported; known: bart, bert, "):
+        model_type_of({"model_type": model_type, "architectures": ["Model"]})
+
+
+def test_edit_distance_is_the_shortest_path_of_edits() -> None:
+    """Breadth-first over all strings of three letters, a step an edit."""
+
+    def edits(word: str) -> set[str]:
+        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)]
+        found = {a + c + b for a, b in cuts for c in "abc"} | {a + b[1:] for a, b in cuts}
+        return (
+            found
+            | {a + c + b[1:] for a, b in cuts if b for c in "abc"}
+            | {a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1}
+        )
+
+    start, seen, ring = "abca", {"abca": 0}, {"abca"}
+    for distance in (1, 2):
+        ring = {word for old in ring for word in edits(old)} - seen.keys()
+        seen |= dict.fromkeys(ring, distance)
+    # exchanged letters are not edited again, so that a distance may be one more than the shortest path
+    assert all(seen[word] <= edit_distance(start, word) <= seen[word] + (seen[word] > 1) for word in seen)
+    assert all(edit_distance(start, word) == distance for word, distance in seen.items() if distance < 2)

@@ -256,7 +256,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: change(f, vocab_size=10**18),
         "embedding.vocab_size is 10{18}, but the stored weights have",
     ),
-    "another class": (lambda f: change(f, architectures=["GPT2Dog"]), "the class 'GPT2Dog' is not supported; did you"),
+    "another class": (
+        lambda f: change(f, architectures=["GPT2Dog"]),
+        "the class 'GPT2Dog' is not supported; known: GPT2F",
+    ),
     "another family": (lambda f: change(f, architectures=["BertModel"]), "the class 'BertModel' is not supported"),
     "no list of classes": (lambda f: change(f, architectures="GPT2LMHeadModel"), '"architectures" is missing'),
     "objects for classes": (lambda f: change(f, architectures=[{}]), "the class {} is not supported"),

@@ -312,11 +312,14 @@ BREAKS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "model.safetensors is not a complete safetensors file",
     ),
     "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "is not a complete safetensors file"),
-    "other type": (lambda f: change(f / "config.json", model_type="gpt22"), "'gpt22' is not supported; .*'gpt2'"),
+    "other type": (
+        lambda f: change(f / "config.json", model_type="gpt22"),
+        "'gpt22' is not supported; known: .*gpt2, ",
+    ),
     "no type": (lambda f: change(f / "config.json", model_type=None), "model_type None is not supported; known: "),
     "other class": (
         lambda f: change(f / "config.json", architectures=["GPT2LMModel"]),
-        "the class .GPT2LMModel. is not supported; did you mean .GPT2",
+        "the class .GPT2LMModel. is not supported; known: GPT2For",
     ),
     "no class": (lambda f: change(f / "config.json", architectures=None), '"architectures" is missing; add'),
     "other behaviour": (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heedful.config import Config, EncoderDecoderConfig, ModelConfig
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, known_names
 from heedful.pretrained.config_keys import (
     AnyConfigKey,
     ConfigKey,
@@ -92,7 +92,7 @@ class ModelType:
             raise HeedfulError(f'"architectures" is missing; add the class of the weights, one of {", ".join(known)}')
         architectures = [architecture for architecture in self.architectures if architecture.name == names[0]]
         if not architectures:
-            raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
+            raise HeedfulError(f"the class {names[0]!r} is not supported; {known_names(known)}")
         fitting = [architecture for architecture in architectures if architecture.fits(hub)]
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 

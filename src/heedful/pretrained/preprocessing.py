@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, known_names
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import CONFIG, indented_json, read_required_json
 from heedful.util.files import write
@@ -220,7 +220,7 @@ def _processor(settings: Mapping[str, Any], model_type: str | None) -> str:
         return BY_MODEL.get(str(model_type), "ViTImageProcessor")
     name = str(class_name).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
     if name not in PROCESSORS:
-        raise HeedfulError(f"the image processor {class_name!r} is not supported; {nearest(name, PROCESSORS)}")
+        raise HeedfulError(f"the image processor {class_name!r} is not supported; {known_names(PROCESSORS)}")
     return name
 
 

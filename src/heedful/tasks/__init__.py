@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, misspelled, nearest
 from heedful.tasks.used_settings import USED_SETTINGS
 
 if TYPE_CHECKING:
@@ -157,8 +157,11 @@ def names() -> list[dict[str, str]]:
 def check(name: str) -> None:
     """Raises ``HeedfulError`` for an unknown task; the message names the nearest known one."""
     if not isinstance(name, str) or name not in TASKS:
+        meant = misspelled(str(name), [*TASKS, *OTHER_NAMES])
+        other = OTHER_NAMES.get(meant or "")
+        hint = f"did you mean {other[0]!r}?" if other else nearest(str(name), TASKS)
         raise HeedfulError(
-            f"unknown task {name!r}; {nearest(str(name), TASKS)}; a task of your own is registered by --import FILE, "
+            f"unknown task {name!r}; {hint}; a task of your own is registered by --import FILE, "
             "or in Python by heedful.register"
         )
 

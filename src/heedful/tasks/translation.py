@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from heedful.data import Kind, Row, Rows
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, known_names
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
@@ -113,11 +113,11 @@ class Translation(SequenceToSequence):
             raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
 
     def _known_tag(self, language: str) -> str:
-        """Returns the model's tag of a language; raises ``HeedfulError`` with the nearest one if there is none."""
+        """Returns the model's tag of a language; raises ``HeedfulError`` with the known ones if there is none."""
         known = self.languages
         tag = next((tag for tag in (f">>{language}<<", _tag(language)) if tag in known), None)
         if tag is None:
-            hint = nearest(_tag(language), known) if known else "it has no languages to choose from: leave it out"
+            hint = known_names(known) if known else "it has no languages to choose from: leave it out"
             raise HeedfulError(f"the model has no tag for the language {language!r}; {hint}")
         return tag
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from heedful.config import Config, DecoderConfig, EncoderConfig, ModelConfig, NoHead, PooledHead, Pooling
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, known_names
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.bart import BART
 from heedful.pretrained.model_types.bert import BERT
@@ -73,7 +73,7 @@ def model_type_of(hub: Mapping[str, Any]) -> ModelType:
     known = {**MODEL_TYPES, OWN.name: OWN}
     name = hub.get("model_type")
     if not isinstance(name, str) or name not in known:
-        raise HeedfulError(f"model_type {name!r} is not supported; {nearest(str(name), known)}")
+        raise HeedfulError(f"model_type {name!r} is not supported; {known_names(known)}")
     return known[name]
 
 
