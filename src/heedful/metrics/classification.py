@@ -21,89 +21,74 @@ METRICS = (
     Metric("top5_accuracy", "top-5 accuracy, %"),
 )
 Counts = NDArray[Any]  # whole numbers
+Rates = dict[str, NDArray[Any]]  # metrics by name
 THRESHOLDS = np.arange(1, 20) / 20  # among which ``best_threshold`` chooses
 
 
-def single_label_metrics(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> dict[str, float]:
+def single_label_metrics(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> Rates:
     """Returns accuracy, macro F1 and Matthews' correlation of examples with one label each.
 
     With TP correct predictions of a class: precision P = TP / predicted, recall R = TP / true,
     F1 = 2TP / (predicted + true), in percent, 0 where the denominator is 0. Macro F1 is the mean over the classes that
     are the true or the predicted label of at least one example, as in scikit-learn.
 
+    Matthews' correlation coefficient (Matthews 1975; several classes: Gorodkin 2004) is times 100. 100 means that all
+    predictions are correct; predictions by chance, or one label for all examples, give 0. With t_c examples whose true
+    class is c, p_c examples predicted as c, n examples and r correct predictions it is
+    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 if there is only one true or only one predicted class.
+
     Args:
-        true_counts: (labels,), number of examples with each true label.
-        predicted_counts: (labels,), number of examples with each predicted label.
-        correct_counts: (labels,), number of correct predictions of each label.
+        true_counts: (..., labels), number of examples with each true label, for each of any number of selections.
+        predicted_counts: (..., labels), number of examples with each predicted label.
+        correct_counts: (..., labels), number of correct predictions of each label.
 
     Returns:
-        ``accuracy`` and ``macro_f1``, in percent, and ``matthews``.
+        ``accuracy`` and ``macro_f1``, in percent, and ``matthews``, (...) each.
 
-    >>> single_label_metrics(np.array([3, 1]), np.array([2, 2]), np.array([2, 1]))
-    {'accuracy': 75.0, 'macro_f1': 73.33333333333334, 'matthews': 57.73502691896258}
+    >>> metrics = single_label_metrics(np.array([3, 1]), np.array([2, 2]), np.array([2, 1]))
+    >>> {name: value.item().__round__(4) for name, value in metrics.items()}
+    {'accuracy': 75.0, 'macro_f1': 73.3333, 'matthews': 57.735}
     """
-    return _single_label_rows(true_counts[None], predicted_counts[None], correct_counts[None])[0]
-
-
-def _single_label_rows(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> list[Metrics]:
-    """Returns the metrics of each of R selections of examples; the counts are (R, labels)."""
-    f1 = _f1(true_counts, predicted_counts, correct_counts)
-    present = [row[occurs] for row, occurs in zip(f1, true_counts + predicted_counts > 0, strict=True)]
-    correct, all_true = correct_counts.sum(1).tolist(), true_counts.sum(1).tolist()
-    correlations = _matthews_rows(true_counts, predicted_counts, correct_counts)
-    return [
-        {
-            "accuracy": _percent(part, whole),
-            "macro_f1": float(np.add.reduce(values)) / max(1, len(values)),
-            "matthews": correlation,
-        }
-        for part, whole, values, correlation in zip(correct, all_true, present, correlations, strict=True)
-    ]
-
-
-def multi_label_metrics(
-    true_counts: Counts, predicted_counts: Counts, correct_counts: Counts, *, exact_count: float, example_count: float
-) -> dict[str, float]:
-    """Returns exact match, micro F1 and macro F1, in percent, of examples with any number of labels each.
-
-    ``exact_match`` is the percentage of examples whose predicted labels are exactly the true ones: ``exact_count`` of
-    ``example_count``. Micro F1 sums the counts of all labels first; macro F1 is the mean over all labels, as in
-    scikit-learn. The counts of each label are those of ``single_label_metrics``.
-
-    >>> counts = np.array([2, 1]), np.array([1, 2]), np.array([1, 1])
-    >>> multi_label_metrics(*counts, exact_count=1, example_count=2)
-    {'exact_match': 50.0, 'micro_f1': 66.66666666666667, 'macro_f1': 66.66666666666667}
-    """
+    t, p = true_counts.astype(float), predicted_counts.astype(float)
+    n, correct = t.sum(-1), correct_counts.sum(-1)
+    squared = (n * n - (p * p).sum(-1)) * (n * n - (t * t).sum(-1))
     return {
-        "exact_match": _percent(exact_count, example_count),
-        "micro_f1": _percent(2 * correct_counts.sum(), true_counts.sum() + predicted_counts.sum()),
-        "macro_f1": float(_f1(true_counts, predicted_counts, correct_counts).mean()),
+        "accuracy": 100.0 * correct / np.maximum(n, 1),
+        "macro_f1": macro_f1(true_counts, predicted_counts, correct_counts),
+        "matthews": 100.0 * ((n * correct - (t * p).sum(-1)) / np.sqrt(np.where(squared > 0, squared, np.inf))),
     }
 
 
-def matthews(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> float:
-    """Returns 100 times Matthews' correlation coefficient (Matthews 1975; several classes: Gorodkin 2004).
+def multi_label_metrics(
+    true_counts: Counts, predicted_counts: Counts, correct_counts: Counts, *, exact_count: Counts, example_count: int
+) -> Rates:
+    """Returns exact match, micro F1 and macro F1, in percent, of examples with any number of labels each.
 
-    100 means that all predictions are correct; predictions by chance, or one label for all examples, give 0. With t_c
-    examples whose true class is c, p_c examples predicted as c, n examples and r correct predictions it is
-    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 if there is only one true or only one predicted class.
+    ``exact_match`` is the percentage of examples whose predicted labels are exactly the true ones: ``exact_count``
+    (...) of ``example_count``. Micro F1 sums the counts of all labels first; macro F1 is the mean over all labels, as
+    in scikit-learn. The counts of each label are those of ``single_label_metrics``.
 
-    >>> matthews(np.array([3, 1]), np.array([2, 2]), np.array([2, 1])).__round__(4)
-    57.735
+    >>> counts = np.array([2, 1]), np.array([1, 2]), np.array([1, 1])
+    >>> metrics = multi_label_metrics(*counts, exact_count=np.array(1), example_count=2)
+    >>> {name: value.item().__round__(4) for name, value in metrics.items()}
+    {'exact_match': 50.0, 'micro_f1': 66.6667, 'macro_f1': 66.6667}
     """
-    return _matthews_rows(true_counts[None], predicted_counts[None], correct_counts[None])[0]
+    return {
+        "exact_match": 100.0 * exact_count / max(1, example_count),
+        "micro_f1": f1(true_counts.sum(-1), predicted_counts.sum(-1), correct_counts.sum(-1)),
+        "macro_f1": f1(true_counts, predicted_counts, correct_counts).mean(-1),
+    }
 
 
-def _matthews_rows(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> list[float]:
-    """Returns the correlation of each of R selections of examples; the counts are (R, labels)."""
-    t, p = true_counts.astype(float), predicted_counts.astype(float)
-    n = t.sum(1)
-    numerators = n * correct_counts.sum(1) - (t * p).sum(1)
-    denominators_squared = (n * n - (p * p).sum(1)) * (n * n - (t * t).sum(1))
-    return [
-        100.0 * (numerator / squared**0.5) if squared > 0 else 0.0
-        for numerator, squared in zip(numerators.tolist(), denominators_squared.tolist(), strict=True)
-    ]
+def f1(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> NDArray[np.float64]:
+    """Returns F1 = 2TP / (predicted + true) in percent, 0 where the denominator is 0; all arrays have one shape."""
+    return 200.0 * correct_counts / np.maximum(true_counts + predicted_counts, 1)
+
+
+def macro_f1(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> NDArray[np.float64]:
+    """Returns the mean F1 (...) over the labels that are true or predicted at least once, from counts (..., labels)."""
+    present = (true_counts + predicted_counts > 0).sum(-1)
+    return f1(true_counts, predicted_counts, correct_counts).sum(-1) / np.maximum(present, 1)
 
 
 def by_class(
@@ -117,13 +102,10 @@ def by_class(
     columns = {
         "precision": 100.0 * correct_counts / np.maximum(predicted_counts, 1),
         "recall": 100.0 * correct_counts / np.maximum(true_counts, 1),
-        "f1": _f1(true_counts, predicted_counts, correct_counts),
+        "f1": f1(true_counts, predicted_counts, correct_counts),
         "support": true_counts,
     }
-    return [
-        {"label": label} | {name: column[i].item() for name, column in columns.items()}
-        for i, label in enumerate(labels)
-    ]
+    return [{"label": label} | row for label, row in zip(labels, _rows(columns), strict=True)]
 
 
 def best_threshold(batches: Iterable[tuple[ArrayLike, ArrayLike]]) -> float:
@@ -144,8 +126,8 @@ def best_threshold(batches: Iterable[tuple[ArrayLike, ArrayLike]]) -> float:
         true_count += int(flags.sum())
         for counts, values in ((predicted, p.ravel()), (correct, p[flags])):
             counts += len(values) - np.searchsorted(np.sort(values), THRESHOLDS)
-    f1 = 2 * correct / np.maximum(true_count + predicted, 1)
-    order = np.lexsort((THRESHOLDS, np.abs(THRESHOLDS - 0.5).round(2), -f1))
+    scores = f1(np.array(true_count), predicted, correct)
+    order = np.lexsort((THRESHOLDS, np.abs(THRESHOLDS - 0.5).round(2), -scores))
     return float(THRESHOLDS[order[0]])
 
 
@@ -199,12 +181,10 @@ def is_in_top_k(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_
     return (~((scores < true_scores) | is_later_tie)).sum(1) < k
 
 
-def _f1(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> NDArray[np.float64]:
-    return 200.0 * correct_counts / np.maximum(true_counts + predicted_counts, 1)
-
-
-def _percent(part: Any, whole: Any) -> float:
-    return 100.0 * float(part) / max(1.0, float(whole))
+def _rows(columns: Rates) -> list[dict[str, Any]]:
+    """Returns a dictionary for each of R rows of the columns (R,)."""
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 Ids = NDArray[np.int64]
@@ -229,7 +209,7 @@ class ClassifierScores:
         self.labels, self.examples, self.several = list(labels), examples, several
         # (2, n) each: indices of examples, and numbers of their labels
         self._pairs: dict[str, list[Ids]] = {"true": [], "predicted": [], "correct": []}
-        self._is_exact = np.zeros(examples)  # 1 for an example with exactly the true labels
+        self._is_exact = np.zeros(examples, dtype=bool)  # True for an example with exactly the true labels
         self._values: dict[str, NDArray[np.float64]] = {}  # name: further values to be averaged, one an example
 
     @classmethod
@@ -289,24 +269,20 @@ class ClassifierScores:
     def metrics_of_draws(self, places: Places) -> list[Metrics]:
         """Returns the metrics of each of R selections of examples; ``places`` (R, n) has the indices of one in a row.
 
-        The rates of single labels are computed for all selections at once, in half the time.
+        The rates are computed for all selections at once.
         """
+        counts = [self._label_counts(np.bincount(selection, minlength=len(self))) for selection in places]
+        if not counts:
+            return []
         size = places.shape[1]
-        label_counts: list[list[Ids]] = []
-        metrics: list[Metrics] = []
-        for selection in places:
-            times = np.bincount(selection, minlength=len(self))  # how often each example counts
-            counts = self._label_counts(times)
-            metrics.append({name: float(times @ values) / size for name, values in self._values.items()})
-            if self.several:
-                exact_count = float(times @ self._is_exact)
-                metrics[-1] |= multi_label_metrics(*counts, exact_count=exact_count, example_count=size)
-            else:
-                label_counts.append(counts)
-        if self.several or not metrics:
-            return metrics
-        rates = _single_label_rows(*(np.stack(each) for each in zip(*label_counts, strict=True)))
-        return [means | row for means, row in zip(metrics, rates, strict=True)]
+        metrics: Rates = {name: values[places].sum(1) / max(1, size) for name, values in self._values.items()}
+        by_label = np.stack(counts, axis=1)  # (3, R, labels)
+        if self.several:
+            exact_count = self._is_exact[places].sum(1)
+            metrics |= multi_label_metrics(*by_label, exact_count=exact_count, example_count=size)
+        else:
+            metrics |= single_label_metrics(*by_label)
+        return _rows(metrics)
 
     def details(self) -> dict[str, Any]:
         """Returns ``by_class``, the metrics of each label, and ``confusion``, the confusion matrix.
@@ -318,9 +294,7 @@ class ClassifierScores:
         details: dict[str, Any] = {"by_class": by_class(self.labels, *label_counts)}
         if self.several:
             return details
-        truth, predicted = (
-            labels[np.argsort(indices)] for indices, labels in map(self._concatenated_pairs, ("true", "predicted"))
-        )
+        truth, predicted = (self._concatenated_pairs(name)[1] for name in ("true", "predicted"))  # in the same order
         counts = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
         np.add.at(counts, (truth, predicted), 1)
         return details | {"confusion": {"labels": list(self.labels), "counts": counts.tolist()}}

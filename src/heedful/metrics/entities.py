@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
-from heedful.metrics.classification import by_class
+from heedful.metrics.classification import by_class, macro_f1
 from heedful.metrics.example_scores import Metrics, Places, overall
 
 OUTSIDE = "O"
@@ -195,15 +195,8 @@ class EntityScores:
 
     def _metrics(self, kinds: NDArray[Any], words: float = 0, correct: float = 0, loss: float | None = None) -> Metrics:
         """Returns the metrics; ``kinds`` (3, K) are the counts of true, predicted and correct entities."""
-        f1s = [_scores(*counts)[2] for counts in kinds.T.tolist() if counts[0] + counts[1]]
         metrics = {} if loss is None else {"loss": loss / max(1.0, words)}
         if self.scheme != "plain":
-            precision, recall, f1 = _scores(*kinds.sum(1).tolist())
-            metrics |= {"f1": f1, "precision": precision, "recall": recall}
-        return metrics | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * correct / max(1.0, words)}
-
-
-def _scores(true: float, predicted: float, correct: float) -> tuple[float, float, float]:
-    """Returns precision, recall and F1 in percent."""
-    precision, recall = 100 * correct / max(1.0, predicted), 100 * correct / max(1.0, true)
-    return precision, recall, 200 * correct / max(1.0, true + predicted)
+            (together,) = by_class(["all kinds"], *kinds.sum(1, keepdims=True))
+            metrics |= {name: together[name] for name in ("f1", "precision", "recall")}
+        return metrics | {"macro_f1": macro_f1(*kinds).item(), "accuracy": 100 * correct / max(1.0, words)}
