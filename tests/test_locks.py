@@ -68,6 +68,31 @@ def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path / "new" / "run") == [tmp_path / "new" / "run" / "run.toml"]
 
 
+@pytest.mark.parametrize("new_name", [None, ".nfs0001"], ids=["removed", "renamed"])
+def test_a_lock_file_that_its_owner_removed_meanwhile_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_name: str | None
+) -> None:
+    """The owner ends after the next process opened the file. NFS renames an open file in place of removing it."""
+    lock_file = heedful.util.locks.lock_file
+    calls: list[int] = []
+
+    def late(descriptor: int) -> None:
+        if not calls and new_name is None:
+            (tmp_path / LOCK).unlink()
+        elif not calls:
+            (tmp_path / LOCK).rename(tmp_path / new_name)
+        calls.append(descriptor)
+        lock_file(descriptor)
+
+    monkeypatch.setattr(heedful.util.locks, "lock_file", late)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text(encoding="utf-8").startswith(f"{os.getpid()} ")
+        with pytest.raises(HeedfulError, match="is in use"):
+            check_unlocked(tmp_path)
+        with pytest.raises(HeedfulError, match="is in use"), locked(tmp_path):
+            raise AssertionError("locked twice")
+
+
 def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
