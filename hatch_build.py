@@ -1,15 +1,17 @@
-"""Puts the decoding kernels into the wheel, compiled for each kind of processor, so that nobody needs a compiler."""
+"""Build script: compiled decoding kernels for each kind of processor, and a readme that is whole on a package index."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 GLIBC = "manylinux_2_17"  # the oldest C library on which the compiled files run
 
@@ -48,3 +50,26 @@ class Kernels(BuildHookInterface):
         """Removes the compiled files, which are in the wheel now."""
         if hasattr(self, "folder"):
             self.folder.cleanup()
+
+
+class Readme(MetadataHookInterface):
+    """Gives links and images of README.md, which are relative, the address of the repository.
+
+    They then open on the page of a package index. They are those of the version's tag.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Sets the readme of the package."""
+        root = Path(self.root)
+        init = (root / "src" / "heedful" / "__init__.py").read_text(encoding="utf-8")
+        (version,) = re.findall(r'^__version__ = "(.+)"$', init, re.MULTILINE)
+        text = (root / "README.md").read_text(encoding="utf-8")
+        text = with_addresses(text, metadata["urls"]["Source"], f"v{version}")
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def with_addresses(text: str, repository: str, tag: str) -> str:
+    """Returns Markdown whose links and images, relative before, are those of a tag of a GitHub repository."""
+    raw = repository.replace("https://github.com/", "https://raw.githubusercontent.com/")
+    text = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:)", rf"\g<1>{raw}/{tag}/", text)
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({repository}/blob/{tag}/", text)  # links: all that are still relative

@@ -22,17 +22,10 @@ from heedful.kernels.few_rows_build import PROCESSORS, file_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "tests/conftest.py", "docs/index.md")
-ALLOWED = {"src", "tests", "docs", "examples", "benchmarks", ".ci", ".gitignore", "PKG-INFO", "constraints.txt"}
-ALLOWED |= {
-    "hatch_build.py",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "Makefile",
-    "Containerfile",
-}
+ALLOWED = {"src", "tests", "docs", "examples", "benchmarks", ".ci", ".github", ".gitignore", "PKG-INFO"}
+ALLOWED |= {"pyproject.toml", "constraints.txt", "hatch_build.py", "Makefile", "Containerfile", ".readthedocs.yaml"}
+ALLOWED |= {".pre-commit-config.yaml", "LICENSE", "CITATION.cff", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+ALLOWED |= {"SECURITY.md", "CODE_OF_CONDUCT.md"}
 
 
 # without a compiler: the kernels that decode, and the OpenMP runtimes of the process, which must be one
@@ -53,6 +46,7 @@ def main() -> None:
     run(sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT), quiet=True)
     (wheel,), source = (ROOT / "dist").glob("*.whl"), ROOT / "dist" / f"heedful-{version}.tar.gz"
     check_wheel(wheel, version)
+    check_readme(wheel, version)
     check_platform(wheel)
     check_source(source, version)
     with tempfile.TemporaryDirectory() as place:
@@ -73,6 +67,18 @@ def check_wheel(path: Path, version: str) -> None:
     wanted |= {f"{beside}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     if names != wanted:
         sys.exit(f"{path.name} lacks {sorted(wanted - names)} and holds {sorted(names - wanted)} unasked")
+
+
+def check_readme(path: Path, version: str) -> None:
+    """The description is the readme, and its links and images have whole addresses, of files of this version."""
+    metadata = zipfile.ZipFile(path).read(f"heedful-{version}.dist-info/METADATA").decode()
+    text = metadata.partition("\n\n")[2]
+    addresses = re.findall(r"\]\(([^)]+)\)", text)
+    relative = re.findall(r"\]\((?![a-z]+:|#)([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    inside = [address.partition(f"/v{version}/")[2] for address in addresses if f"/v{version}/" in address]
+    wrong = [address for address in addresses if not re.match("https?://|#", address)]
+    if not relative or wrong or sorted(inside) != sorted(relative):
+        sys.exit(f"{path.name}: links of the readme are {wrong or inside}")
 
 
 def check_platform(path: Path) -> None:

@@ -17,7 +17,7 @@ import heedful  # noqa: E402
 from heedful.views.svg import SvgFigure  # noqa: E402
 
 project = "Heedful"
-author = "The Heedful authors"
+author = "Heedful contributors"
 copyright = "Heedful, Apache-2.0"
 version = release = heedful.__version__
 
