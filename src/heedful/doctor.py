@@ -28,7 +28,7 @@ REQUIRED = {  # lowest versions, as in pyproject.toml
     "huggingface_hub": "0.30",
     "numpy": "1.26",
     "rich": "13.7",
-    "cyclopts": "4.0",
+    "cyclopts": "5.3",
     "sacrebleu": "2.4",
     "scikit-learn": "1.6",
     "jinja2": "3.1.6",
