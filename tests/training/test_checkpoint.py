@@ -353,6 +353,27 @@ def test_a_state_that_cannot_be_pickled_is_a_bug_and_no_full_disk(tmp_path):
     assert not isinstance(error.value, HeedfulError)
 
 
+class Harm:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path):
+    """Not even where its digest is right, as here, since whoever writes a file can write its digest too."""
+    run, canary = tmp_path / "run", tmp_path / "harm"
+    Checkpoints(run).save({"step": 1, "bug": Harm(canary)})
+    with pytest.raises(HeedfulError, match=r"checkpoint\.pt is cut off or damaged; remove it"):
+        Checkpoints(run).load()
+    assert not canary.exists()
+    torch.load(run / "checkpoint.pt", weights_only=False)  # so would be what no check stops
+    assert canary.exists()
+
+
 @pytest.mark.parametrize("state", [{"format": 0}, {"weight": torch.zeros(1)}], ids=["older", "other"])
 def test_a_checkpoint_of_another_layout_is_refused(toy, tmp_path, state):
     Checkpoints(tmp_path).save(state)
