@@ -103,7 +103,7 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_commands_and_python_of_the_readme(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (session,) = blocks(README, "console")
     shown = re.findall(r"^\$ heedful (.*)\n((?:(?!\$ ).*\n)*)", session, re.M)
-    assert len(shown) == 10
+    assert len(shown) == 8
     for line, output in shown:
         arguments = shlex.split(line)
         if arguments[0] == "train":
@@ -198,10 +198,23 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_pictures_and_links_exist() -> None:
-    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
+    pictures = re.findall(r"!\[[^]]*\]\((?!https:)([^)]+)\)", README)
     assert len(pictures) == 6
     for path in [*pictures, *re.findall(r"\]\(([\w/.-]+)\)", README)]:
         assert (ROOT / path).is_file(), path
+
+
+def test_figures_of_the_first_screen_are_those_of_their_pages() -> None:
+    """Each line ends with the page that has its figures; the sentence on speed is written from those of its page."""
+    head = README.partition("## Install")[0]
+    lines = re.findall(r"^(.+) \(\[[\w-]+\]\((docs/[\w/-]+\.md)\)\)[.:]$", head, re.M)
+    assert [page for _, page in lines] == ["docs/benchmarks.md", "docs/tasks/text-classification.md", "docs/results.md"]
+    for line, page in lines:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        figures = re.findall(r"\d[\d,.–]*\d(?: M)?", line)
+        assert figures or page == "docs/benchmarks.md"
+        for figure in figures:
+            assert re.search(rf"(?<!\d){re.escape(figure)}(?!\d)", text), f"{figure} in {page}"
 
 
 def test_no_placeholder_is_left() -> None:
