@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "myst_parser",
     "parts.equations",
+    "parts.llms",
     "parts.ours",
     "parts.pictures",
     "parts.notebooks",
@@ -69,6 +71,7 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = "Heedful"
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "https://heedful.readthedocs.io/en/latest/")
 html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
