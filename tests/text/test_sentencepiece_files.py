@@ -417,3 +417,25 @@ def test_a_missing_package_is_named(folder: Make, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(HeedfulError, match=r"pip install 'heedful\[sentencepiece\]'$") as caught:
         Tokenizer.load(folder(T5 | {"spiece.model": b""}))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'runtime_version' from 'google.protobuf'"),  # protobuf 4
+        RuntimeError("Detected mismatched Protobuf versions:\ngencode 7.36.1 runtime 5.29.5"),  # 5 and 6
+    ],
+    ids=["no runtime version", "mismatch"],
+)
+def test_packages_that_do_not_fit_each_other_are_named(
+    error: Exception, folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sentencepiece does not tell pip which protobuf its generated code needs, and each protobuf refuses otherwise."""
+
+    def refuse(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr("heedful.text.sentencepiece.import_module", refuse)
+    with pytest.raises(HeedfulError, match=r"pip install --upgrade sentencepiece protobuf$") as caught:
+        Tokenizer.load(folder(T5 | {"spiece.model": b""}))
+    assert "\n" not in str(caught.value)

@@ -51,15 +51,17 @@ class SentencePieceModel:
 def read_model(path: Path) -> SentencePieceModel:
     """Reads a SentencePiece file.
 
-    Raises `HeedfulError` if the file is broken or truncated, its algorithm is not supported, or a package is missing.
+    Raises `HeedfulError` if the file is broken or truncated, its algorithm is not supported, or a package is missing
+    or too old for the other.
     """
     try:
         protobuf = import_module("sentencepiece.sentencepiece_model_pb2")
         decode_error = import_module("google.protobuf.message").DecodeError
-    except ImportError as error:
+    except Exception as error:  # protobuf refuses, by an error of its own, what was generated for a newer version
+        missing = isinstance(error, ModuleNotFoundError)
+        remedy = "'heedful[sentencepiece]'" if missing else "--upgrade sentencepiece protobuf"
         raise HeedfulError(
-            f"reading {path} needs sentencepiece and protobuf ({first_line(error)}): "
-            "pip install 'heedful[sentencepiece]'"
+            f"reading {path} needs sentencepiece and protobuf ({first_line(error)}): pip install {remedy}"
         ) from error
     proto = protobuf.ModelProto()
     try:
