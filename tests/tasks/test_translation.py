@@ -269,6 +269,7 @@ def test_a_language_is_one_token_before_the_source(shared: bool) -> None:
     task, model = multilingual(shared=shared)
     assert dict(task.columns) == {"source": "text", "target": "text", "language": "text"}
     assert task.languages == ["<2de>", "<2fr>"]
+    assert task.card_entries() == {"languages": ["de", "fr"]}
     assert model.config.source.vocab_size == task.source.vocab_size
     for row, (source, target) in zip(SEVERAL, task.encode(SEVERAL).examples, strict=True):
         tag = task.source.backend.token_to_id(f"<2{row.values['language']}>")

@@ -94,6 +94,12 @@ class Translation(SequenceToSequence):
         """The tags of target languages in the source vocabulary."""
         return [token for token in self.source.added if LANGUAGE.fullmatch(token)]
 
+    def card_entries(self) -> dict[str, Any]:
+        """Returns the entry ``languages`` for ``heedful.json``: the codes (ISO 639) in the tags of target languages."""
+        codes = [tag.strip("<>").removeprefix("2") for tag in self.languages]
+        codes = [code for code in codes if re.fullmatch("[a-z]{2,3}", code)]
+        return {"languages": codes} if codes else {}
+
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:

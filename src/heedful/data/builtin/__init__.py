@@ -19,6 +19,12 @@ _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] 
     "shapes": (shapes.rows, "drawn images of two coloured shapes, each with a sentence: image captioning"),
     "stdlib": (stdlib.rows, "the source of Python's standard library; each module is a document"),
 }
+# name -> function that returns the languages of its texts for an argument
+_LANGUAGES: dict[str, Callable[[str], tuple[str, ...]]] = {
+    "cldr-dates": lambda pair: tuple(code.partition("_")[0] for code in (pair or dates.DEFAULT_PAIR).split("-")),
+    "cldr-languages": lambda _: languages.LANGUAGES,
+    "shapes": lambda _: ("en",),
+}
 
 
 def names() -> dict[str, str]:
@@ -44,3 +50,13 @@ def load(source: str, split: str | None = None) -> list[dict[str, Any]]:
     if chosen not in SPLITS:
         raise HeedfulError(f"unknown split {chosen!r}, in {source}; {nearest(chosen, SPLITS)}")
     return _SETS[name][0](argument or None, chosen)
+
+
+def languages_of(source: str) -> tuple[str, ...]:
+    """Returns the ISO 639 codes of the languages of a built-in set; () for a set without texts in a language.
+
+    >>> languages_of("builtin:cldr-dates/en-fr:test"), languages_of("builtin:digits")
+    (('en', 'fr'), ())
+    """
+    name, _, argument = source.removeprefix(PREFIX).partition(":")[0].partition("/")
+    return _LANGUAGES[name](argument) if name in _LANGUAGES else ()

@@ -18,6 +18,7 @@ from heedful.errors import HeedfulError, nearest
 if TYPE_CHECKING:
     from babel import Locale
 
+DEFAULT_PAIR = "en-fr"
 # Number of drawn rows. In "valid" and "test" repeated texts are dropped, which leaves about 1,000 and 2,000 rows.
 DRAWN = {"train": 50_000, "valid": 1_150, "test": 2_800}
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
@@ -63,7 +64,7 @@ def rows(pair: str | None, split: str, seed: int = 0) -> list[dict[str, str]]:
 
     The same `seed` gives the same rows; the split does not depend on it. Rows of the training split may repeat.
     """
-    languages = _languages(pair or "en-fr")
+    languages = _languages(pair or DEFAULT_PAIR)
     writers = {name: (_writer(name, languages[0]), _writer(name, languages[1])) for name in FORMATS}
     alternatives = _alternative_readings(writers)
     generator = random.Random(f"{split} {seed}")
