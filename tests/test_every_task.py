@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import fresh_process
 import heedful
+from card_code import outputs_of_card
 from heedful import cli, tasks
 from heedful.data import Rows, builtin, read
 from heedful.data.masking import LONGEST_PREDICTED
@@ -145,6 +147,33 @@ def plain(output: Any) -> Any:
     return (
         approx(output, "training") if isinstance(output, list) and output and isinstance(output[0], float) else output
     )
+
+
+# task: what is the same in the outputs here and in transformers, by the code of the model card
+BOTH: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    **dict.fromkeys(
+        ("translation", "summarization", "generative-question-answering", "image-to-text", "image-classification"),
+        (lambda ours: ours["output"][:7], lambda hub: hub[:7]),  # the limits of their lengths differ
+    ),
+    "text-classification": (lambda ours: ours["output"], lambda hub: hub[0]["label"]),
+    "fill-mask": (lambda ours: ours["output"], lambda hub: hub[0]["sequence"]),
+    "feature-extraction": (lambda ours: len(ours["output"]), lambda hub: len(hub[0][0])),
+    "text-generation": (lambda ours: ours["output"][:7], lambda hub: hub[0]["generated_text"][:7]),  # the rest is drawn
+    "token-classification": (
+        lambda ours: {entity["label"] for entity in ours["output"]},
+        lambda hub: {word["entity"].partition("-")[2] for word in hub if word["entity"] != "O"},
+    ),
+    "question-answering": (lambda ours: ours["output"]["answer"] in "Ann came.", lambda hub: isinstance(hub, str)),
+}
+
+
+def test_the_code_of_the_model_card_runs(run: tuple[str, Path, list[str]]) -> None:
+    pytest.importorskip("transformers")
+    name, folder, _ = run
+    ours, hub = outputs_of_card(folder)
+    of_ours, of_hub = BOTH[name]
+    assert of_ours(ours) == of_hub(hub)
+    assert ModelCard.load(folder / "README.md").data.library_name == "transformers"
 
 
 def test_every_task_is_tried_here() -> None:

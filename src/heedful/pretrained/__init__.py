@@ -7,7 +7,8 @@
     flat_config          configurations as flat mappings from paths to values
     folder               finds folders locally or on the Hub, reads JSON, writes atomically
     configuration        reads the model configuration and generation settings of a folder
-    reading, writing     ``load``, ``save``      upload      ``push``      model_card  the folder's README.md
+    reading, writing     ``load``, ``save``      upload      ``push``
+    model_card           the folder's README.md, with the code of ``snippets``
     weights              reads the tensors of a folder
     fill_model           builds a model without weights and fills it with tensors
     resizing             more positions, other image sizes, more tokens

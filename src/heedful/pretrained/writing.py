@@ -206,9 +206,8 @@ def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], s
                 (temporary / name).write_bytes(indented_json(content))
             for part in (PurePosixPath(name).parent for name in files if name.endswith(HEEDFUL_JSON)):
                 if is_ours(out / part):
-                    base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
                     contents, config_json = (files[str(part / name)] for name in (HEEDFUL_JSON, CONFIG))
-                    card = card_text((out / part).name, contents, config_json, base)
+                    card = card_text((out / part).name, contents, config_json, files.get(ADAPTER_CONFIG))
                     (temporary / part / MODEL_CARD).write_text(card, encoding="utf-8", newline="\n")
             for name, shard in shards.items():
                 save_file(
