@@ -326,6 +326,9 @@ def test_a_model_is_pushed(revision: str | None, hub: Hub, model: Any, tmp_path:
     assert path == f"/api/models/org/name/commit/{revision or 'main'}"
     assert any(path == "/api/models/org/name/branch/v1" for path, _ in hub.sent) == (revision is not None)
     assert sorted(files) == ["README.md", "config.json", "generation_config.json", "heedful.json", "model.safetensors"]
+    card = files["README.md"].decode()
+    assert 'heedful.from_pretrained("org/name")' in card  # the code loads it from the Hub
+    assert str(tmp_path) not in card
     folder = tmp_path / "back"
     folder.mkdir()
     for name, content in files.items():
@@ -355,6 +358,14 @@ def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_p
     assert {"tokenizer.json", "spiece.model", "config.json", "model.safetensors"} < files.keys()
     assert "1_Pooling/config.json" in files
     assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
+
+
+def test_a_persons_own_card_is_uploaded_as_it_is(hub: Hub, model: Any, tmp_path: Path) -> None:
+    (tmp_path / "model" / "README.md").write_text("# Mine\n")
+    code = "import sys; from heedful.pretrained import push; print(push(*sys.argv[1:]))"
+    run = ask(hub, tmp_path / "home", code, str(tmp_path / "model"), "org/name", HF_TOKEN="hf_right")
+    assert run.returncode == 0, run.stderr
+    assert uploaded(hub)[1]["README.md"] == b"# Mine\n"
 
 
 def test_local_paths_are_not_uploaded(hub: Hub, model: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from heedful.pretrained.folder import (
     CONFIG,
     HEEDFUL_JSON,
     MEMBER_FILES,
+    MODEL_CARD,
     POOLING_FILES,
     SAFETENSORS_FILES,
     TEXT_FILES,
@@ -21,13 +22,14 @@ from heedful.pretrained.folder import (
     read_card,
     read_required_json,
 )
-from heedful.pretrained.model_card import shareable
+from heedful.pretrained.model_card import card_of_folder, is_ours, shareable
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
     """Uploads a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
 
-    Paths of this machine in ``heedful.json`` are reduced to file names.
+    Paths of this machine in ``heedful.json`` are reduced to file names, and a model card that heedful wrote has the
+    name on the Hub in its code.
 
     Args:
         folder: a model's folder; other files of a run (folders, logs, checkpoints) are not uploaded.
@@ -44,12 +46,15 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    files = model_files(Path(folder).expanduser())
+    folder = Path(folder).expanduser()
+    files = model_files(folder)
     api = HfApi(library_name="heedful", library_version=__version__)
     try:
         url = api.create_repo(name, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(url.repo_id, branch=revision, exist_ok=True)
+        if is_ours(folder) and MODEL_CARD in files:
+            files[MODEL_CARD] = card_of_folder(folder, url.repo_id).encode()  # whose code then loads it from the Hub
         adds = [CommitOperationAdd(name, content) for name, content in files.items()]
         api.create_commit(url.repo_id, adds, commit_message="A model written by heedful", revision=revision)
         return str(url)
