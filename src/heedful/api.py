@@ -73,6 +73,7 @@ def train(
     max_minutes: float | None = None,
     device: str | None = None,
     deterministic: bool | None = None,
+    push: str | None = None,
     quiet: bool = False,
     training: Mapping[str, Any] | None = None,
     **sections: Any,
@@ -112,6 +113,7 @@ def train(
         max_minutes: maximum duration in minutes.
         device: "cpu", "cuda", "cuda:1", "mps"; the best one by default.
         deterministic: make runs on a GPU repeatable to the bit, too; slower.
+        push: upload the model at the end, to this name on the Hub: "org/name".
         quiet: print nothing, and show no progress.
         training: settings of the section ``training``: ``{"lr": 1e-3, "batch_size": 32}``.
         **sections: further sections by name: ``tokenizer={"size": 4000}``, ``model_settings={"dim": 128}`` for the
@@ -122,7 +124,8 @@ def train(
 
     Raises:
         HeedfulError: the data or settings are wrong, or the folder holds a run and neither ``resume`` nor ``overwrite``
-            is given.
+            is given. Also where the upload fails: the run in ``out`` is complete then, and the message says how to
+            upload it.
         KeyboardInterrupt: after Ctrl-C or a notebook's stop button, once the step is saved; ``resume=True`` continues.
 
     >>> import heedful
@@ -133,6 +136,7 @@ def train(
     """
     from heedful import tasks
     from heedful.audit.audit import start_warnings
+    from heedful.pretrained.upload import push_run
     from heedful.training.callbacks import Callbacks, TrainingRun
     from heedful.training.loop_parts import CustomParts
     from heedful.training.run import train as train_model
@@ -155,6 +159,7 @@ def train(
             "preset": os.fspath(preset) if isinstance(preset, str | PathLike) else None,
             "recipe": recipe,
             "deterministic": deterministic,
+            "push": push,
             "seed": _plain(seed),
             "max_steps": _plain(max_steps),
             "max_epochs": _plain(max_epochs),
@@ -193,6 +198,9 @@ def train(
     if is_first:
         draw_run(settings.out)
     run.finish(result)
+    if is_first and (name := result["settings"]["push"]):
+        url = push_run(settings.out, name)
+        (_silent if quiet else say_to(False))(f"hub: {url}")
     return run
 
 

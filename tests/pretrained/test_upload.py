@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 import fresh_process
 import heedful
-from heedful import presets
+from heedful import cli, presets
 from heedful.pretrained import load, push, save
 from tolerances import assert_close
 
@@ -410,3 +411,126 @@ def test_wrong_uploads_are_errors_of_one_line(hub: Hub, tmp_path: Path) -> None:
         ask("http://127.0.0.1:9", home, PUSH, "a/b", **right)
     )
     assert not [path for path, _ in hub.sent if "/commit/" in path]
+
+
+# --------------------------------------------------------------------------------------------- at the end of a training
+
+
+TRAIN = "import sys; from heedful import cli; sys.exit(cli.main(sys.argv[1:]))"
+TRAIN_IN_PYTHON = """
+import sys, heedful
+run = heedful.train(
+    "text-classification", [{"text": f"one {w} {n}", "label": w} for w in ("fig", "saw") for n in range(10)],
+    out=sys.argv[1], push=sys.argv[2], max_steps=2, preset="bert-tiny",
+    model_settings={"dim": 16, "heads": 2, "depth": 1}, training={"evaluate_every": 2},
+)
+print(run.metrics["accuracy"])
+"""
+IGNORED = ("checkpoint.pt", "run.toml", "metrics.jsonl", "curve.svg", "trained_on.bin")
+
+
+def arguments(folder: Path, name: str) -> list[str]:
+    """Arguments of a run of two small steps that is uploaded."""
+    lines = [f"one {word} {n}\t{word}" for word in ("fig", "saw") for n in range(10)]
+    (folder / "set.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    small = [
+        "--preset=bert-tiny",
+        "--model.dim=16",
+        "--model.heads=2",
+        "--model.depth=1",
+        "--training.evaluate-every=2",
+    ]
+    command = ["train", "text-classification", "--train", str(folder / "set.tsv"), "--max-steps=2", *small]
+    return [*command, "--out", str(folder / "run"), "--push", name]
+
+
+def test_a_run_is_uploaded_at_its_end(hub: Hub, tmp_path: Path) -> None:
+    home, right = tmp_path / "home", {"HF_TOKEN": "hf_right"}
+    run = ask(hub, home, TRAIN, *arguments(tmp_path, "org/name"), **right)
+    assert run.returncode == 0, run.stderr
+    assert f"hub: {hub.address}/org/name" in run.stdout.splitlines()
+    _, files = uploaded(hub)
+    assert {"README.md", "config.json", "heedful.json", "model.safetensors", "tokenizer.json"} <= files.keys()
+    assert not files.keys() & set(IGNORED)
+    assert 'heedful.pipeline("text-classification", "org/name")' in files["README.md"].decode()
+    assert json.loads(files["heedful.json"])["metrics"].keys() >= {"accuracy"}  # of the run that has ended
+    assert json.loads(files["heedful.json"])["verdict"]["text"]
+    assert 'push = "org/name"' in (tmp_path / "run" / "run.toml").read_text()
+
+    hub.sent.clear()
+    again = ["train", "text-classification", "--train", str(tmp_path / "set.tsv"), "--out", str(tmp_path / "run")]
+    run = ask(hub, home, TRAIN, *again, "--resume", "--json", **right)  # the name is one of the run's settings
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["hub"] == f"{hub.address}/org/name"
+    assert uploaded(hub)[1].keys() == files.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "message"),
+    [
+        ("a/b/c", {"HF_TOKEN": "hf_right"}, "--push 'a/b/c' is not a valid model name; use 'org/name'"),
+        ("org/name", {}, "--push org/name uploads to the Hub, but you are not logged in; run hf auth login"),
+        ("org/name", {"HF_TOKEN": "hf_right", "HF_HUB_OFFLINE": "1"}, "but HF_HUB_OFFLINE is set; unset it"),
+    ],
+)
+def test_an_upload_that_cannot_be_is_refused_before_the_run(
+    name: str, environment: dict[str, str], message: str, hub: Hub, tmp_path: Path
+) -> None:
+    run = ask(hub, tmp_path / "home", TRAIN, *arguments(tmp_path, name), **environment)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith("heedful: ")
+    assert message in run.stderr.splitlines()[-1]
+    assert "data       " not in run.stderr  # the first line of a run
+    assert not (tmp_path / "run").exists()
+    assert (hub.asked, hub.sent) == ([], [])
+
+
+def test_a_run_stays_whole_where_the_upload_fails(hub: Hub, tmp_path: Path) -> None:
+    home, right, folder = tmp_path / "home", {"HF_TOKEN": "hf_right"}, tmp_path / "run"
+    run = ask(hub, home, TRAIN, *arguments(tmp_path, "org/taken"), **right)
+    assert run.returncode == 2
+    message = run.stderr.splitlines()[-1]
+    assert message.startswith("heedful: cannot upload org/taken to the Hub: the Hub refuses it (")
+    assert "accuracy" in run.stdout  # the result of the run comes first
+    assert type(load(folder)) is heedful.models.Encoder
+    assert json.loads((folder / "heedful.json").read_text())["verdict"]["text"]
+    command = message.partition("is complete, upload it with: ")[2]
+    assert command.startswith("python -c ")
+    _, _, code = shlex.split(command)
+    run = ask(hub, home, code.replace("org/taken", "org/name"), **right)  # as if the person had changed the name
+    assert run.returncode == 0, run.stderr
+    assert "model.safetensors" in uploaded(hub)[1]
+
+
+def test_a_run_from_python_is_uploaded(hub: Hub, tmp_path: Path) -> None:
+    home, right, folder = tmp_path / "home", {"HF_TOKEN": "hf_right"}, tmp_path / "run"
+    run = ask(hub, home, TRAIN_IN_PYTHON, str(folder), "org/name")
+    assert said(run) == "push org/name uploads to the Hub, but you are not logged in; run hf auth login"
+    assert not folder.exists()
+    run = ask(hub, home, TRAIN_IN_PYTHON, str(folder), "org/taken", **right)
+    assert said(run).startswith("cannot upload org/taken to the Hub: the Hub refuses it (")
+    assert type(load(folder)) is heedful.models.Encoder
+    run = ask(hub, home, TRAIN_IN_PYTHON, str(tmp_path / "second"), "org/name", **right)
+    assert run.returncode == 0, run.stderr
+    assert f"hub: {hub.address}/org/name" in run.stdout + run.stderr
+    assert "model.safetensors" in uploaded(hub)[1]
+
+
+def test_of_several_processes_the_first_uploads(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.address, "NO_PROXY": "127.0.0.1"}
+    for name, value in {**values, "HF_TOKEN": "hf_right"}.items():
+        monkeypatch.setenv(name, value)
+    ended = fresh_process.run_ranks(2, "-m", "heedful", *arguments(tmp_path, "org/name"))
+    assert [run.returncode for run in ended] == [0, 0], ended
+    assert [f"hub: {hub.address}/org/name" in run.stdout for run in ended] == [True, False]
+    assert len([path for path, _ in hub.sent if "/commit/" in path]) == 1
+
+
+@pytest.mark.parametrize("command", [["train"], ["verify", "resume"]])
+def test_what_trains_no_model_uploads_none(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (_, *more) = arguments(tmp_path, "org/name")
+    more += ["--lr-range-test"] if command == ["train"] else ["--kills=1"]
+    assert cli.main([*command, *more]) == 2
+    assert "leave --push out" in capsys.readouterr().err

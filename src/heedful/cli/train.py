@@ -46,6 +46,7 @@ def train(
 
     from heedful.audit.audit import start_warnings
     from heedful.cli.scores import print_result
+    from heedful.pretrained.upload import push_run
     from heedful.training.range_test import find_lr as run_range_test
     from heedful.training.run import train as train_model
     from heedful.views.run_figures import draw_report, draw_run
@@ -74,15 +75,25 @@ def train(
     draw_run(settings.out)
     own = [part for source in dict.fromkeys(IMPORTS) for part in ("--import", source)]
     result["next"] += own
+    refused = None
+    if name := result["settings"]["push"]:
+        try:
+            result["hub"] = push_run(settings.out, name)
+        except HeedfulError as error:
+            refused = error  # after the result of the run, which is complete
     print_result(result, json)
     if not json:
         if (page := Path(settings.out, "watch.html")).is_file():
             print(f"watch: {page}")
+        if "hub" in result:
+            print(f"hub: {result['hub']}")
         if remedy := result.get("verdict", {}).get("remedy"):  # ends with a command
             advised = " ".join([remedy, *map(shlex.quote, own)])
         else:
             advised = f"{program()} {shlex.join(result['next'])}"
         print(f"next: {advised}")
+    if refused is not None:
+        raise refused
 
 
 def _check(settings: RunSettings) -> None:

@@ -5,6 +5,7 @@ Downloads are in ``folder.py`` (``find``); ``heedful.util.downloads`` reads the 
 
 from __future__ import annotations
 
+import shlex
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -70,6 +71,38 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     except Exception as error:  # any failure of the network, a proxy or the Hub's client
         problem = f"the Hub cannot be reached ({type(error).__name__}); try again"
     raise HeedfulError(f"cannot upload {name} to the Hub: {problem}")
+
+
+def check_push(name: str) -> None:
+    """Raises ``HeedfulError`` unless ``name`` is one that a model on the Hub can have and a token is there.
+
+    Asks no network: whether the Hub takes the token, only the upload tells.
+    """
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    from heedful.util.downloads import is_offline
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise HeedfulError(f"--push {name!r} is not a valid model name; use 'org/name'") from None
+    if is_offline():
+        raise HeedfulError(f"--push {name} uploads to the Hub, but HF_HUB_OFFLINE is set; unset it")
+    if get_token() is None:
+        raise HeedfulError(f"--push {name} uploads to the Hub, but you are not logged in; run hf auth login")
+
+
+def push_run(folder: str | Path, name: str) -> str:
+    """Uploads the model of a run that has ended, as :func:`push` does; an error says how to upload it later."""
+    try:
+        return push(folder, name)
+    except HeedfulError as error:
+        code = f"import heedful.pretrained; heedful.pretrained.push({str(folder)!r}, {name!r})"
+        raise HeedfulError(
+            f"{error}; the run in {folder} is complete, upload it with: python -c {shlex.quote(code)}"
+        ) from None
 
 
 def model_files(folder: Path) -> dict[str, Path | bytes]:

@@ -22,6 +22,7 @@ FOREIGN_NAMES = {
     "num_epochs": "max_epochs",
     "num_train_epochs": "max_epochs",
     "output_dir": "out",
+    "hub_model_id": "push",
     "hidden_size": "dim",
     "d_model": "dim",
     "n_embd": "dim",

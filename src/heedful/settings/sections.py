@@ -349,6 +349,7 @@ class RunSettings(Settings):
     overwrite: bool = option("replace the run in --out", default=False, common=True)
     device: str | None = option("cpu, cuda, cuda:1, mps", common=True)
     deterministic: bool | None = option("make GPU runs repeatable bit for bit, too; slower")
+    push: str | None = option("upload the model at the end, to this name on the Hub: ORG/NAME")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)

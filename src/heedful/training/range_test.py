@@ -89,6 +89,8 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
     if settings.training.report:
         raise HeedfulError("--lr-range-test writes no log to report; leave --training.report out")
+    if settings.push is not None:
+        raise HeedfulError("--lr-range-test trains no model to upload; leave --push out")
     with join_ranks() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
             raise HeedfulError("--lr-range-test runs in one process; start it without torchrun")

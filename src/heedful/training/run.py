@@ -34,6 +34,7 @@ from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
 from heedful.pretrained.fill_model import align_weights
+from heedful.pretrained.upload import check_push
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.known_models import advice_for
@@ -335,6 +336,8 @@ def _given_settings(given: RunSettings, ranks: Ranks, say: Say) -> tuple[type[Ta
         fixed_workspace()
     kind = tasks.chosen(given)
     check_reports(given.training.report or ())
+    if given.push is not None and ranks.is_first:
+        check_push(given.push)
     return kind, for_ranks(with_recipe(kind, given), ranks, say)
 
 

@@ -16,6 +16,8 @@ def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> N
     for flag, is_given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
         if is_given:
             raise HeedfulError(f"verify resume sets {flag} itself; leave it out")
+    if settings.push is not None:
+        raise HeedfulError("verify resume uploads nothing; leave --push out")
     if "-" in settings.files:
         raise HeedfulError("standard input cannot be read again when a run is resumed; give a file")
     check("--kills", kills, int, least=1)
