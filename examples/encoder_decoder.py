@@ -99,7 +99,7 @@ def main(steps: int = 1000) -> None:
 
     model = heedful.create(transformer(dim=128, depth=2, heads=4, ff_dim=512, vocab=len(ids) + END + 1), seed=0)
     assert isinstance(model, heedful.EncoderDecoder)
-    print(f"parameters: {model.count():,}")
+    print(f"parameters: {model.num_parameters():,}")
     train(model, data, held, ids, steps)
 
     answers = translate(model.eval(), [source for source, _ in held], ids)

@@ -680,6 +680,11 @@ def test_tied_weights_are_one_tensor_and_stay_so() -> None:
     model = heedful.create("transformer-tiny", seed=0)
     assert model.head.output.weight is model.embedding.token.weight
     assert model.target_embedding is model.embedding
+    sizes = {parameter.data_ptr(): parameter.numel() for _, parameter in model.named_parameters(remove_duplicate=False)}
+    assert model.num_parameters() == model.count() == sum(sizes.values())
+    model.embedding.requires_grad_(False)
+    trainable = sum(sizes.values()) - model.embedding.token.weight.numel()
+    assert model.num_parameters(trainable_only=True) == trainable
     model.double().float()
     assert model.head.output.weight is model.embedding.token.weight
 

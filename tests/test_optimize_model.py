@@ -237,7 +237,8 @@ def test_packed_weights_are_no_parameters_and_are_counted() -> None:
     model = small("gpt2")
     count = model.count()
     optimize(model, "int8", compiled_decoding=False)
-    assert model.count() == count
+    assert model.num_parameters() == model.count() == count
+    assert model.num_parameters(trainable_only=True) == 0
     assert {type(part) for part in model.modules() if isinstance(part, PrepackedLinear)} == {Int8Linear}
     assert not [name for name, _ in model.named_parameters() if name.endswith("up.weight")]
 

@@ -102,7 +102,7 @@ with torch.device("meta"):
     encoder = heedful.Encoder(
         EncoderConfig(embedding=EmbeddingConfig(vocab_size=10_000, scale="sqrt"), encoder=stack)
     )
-assert encoder.count() == 7_813_968
+assert encoder.num_parameters() == 7_813_968
 
 bars(
     ["attention and norm", "feed-forward and norm", "block"],

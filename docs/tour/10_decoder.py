@@ -132,4 +132,4 @@ config = replace(
     head=LanguageHead(tied=False, bias=True),
 )
 with torch.device("meta"):
-    assert heedful.create(config).count() == 10_788_929
+    assert heedful.create(config).num_parameters() == 10_788_929

@@ -177,7 +177,7 @@ config = EncoderDecoderConfig(
 )
 with torch.device("meta"):
     whole = heedful.create(config)
-assert whole.count() == 22_979_536
+assert whole.num_parameters() == 22_979_536
 groups = (
     (whole.embedding, whole.encoder),
     (whole.target_embedding, whole.decoder),

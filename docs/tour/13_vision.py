@@ -151,4 +151,4 @@ heat(
 # The largest of the paper's models, counted: H/14 with 1,000 classes.
 
 with torch.device("meta"):
-    assert heedful.create("vit-h/14").count() == 632_045_800
+    assert heedful.create("vit-h/14").num_parameters() == 632_045_800

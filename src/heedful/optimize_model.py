@@ -129,7 +129,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
-    parameters_before = model.count()
+    parameters_before = model.num_parameters()
     small_class = FloatLinear if linear_class is not None and has_onednn(other_dtype) else None
     _replace_linears(model, makers, linear_class, small_class)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
@@ -137,7 +137,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decod
         model.compiling = Preparation(model) if ready is False else None
     else:
         apply_plan(model, "gpu")
-    model.optimised, model.prepacked = dtype_name, parameters_before - model.count()
+    model.optimised, model.prepacked = dtype_name, parameters_before - model.num_parameters()
     model.captured = CapturedSteps() if captures else None
     model.on_copy = prepare_copy
     return model.eval()  # includes the new parts

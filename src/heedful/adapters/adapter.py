@@ -86,7 +86,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     >>> import heedful
     >>> from heedful.adapters import LoraConfig, add_adapter, merge
     >>> model = add_adapter(heedful.create("bert-tiny"), LoraConfig(rank=4, targets=("query", "value")))
-    >>> sum(p.numel() for p in model.parameters() if p.requires_grad)
+    >>> model.num_parameters(trainable_only=True)
     4096
     >>> type(merge(model).encoder.block[0].attention.query).__name__
     'Linear'

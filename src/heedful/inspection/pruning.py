@@ -75,7 +75,7 @@ def prune(
     >>> small = prune(model, heads={layer: [1, 3] for layer in range(4)}, layers=[2])
     >>> small.config.decoder.depth, small.config.decoder.heads, small.config.decoder.head_dim
     (3, 2, 32)
-    >>> model.count(), small.count(), small(torch.tensor([[1, 2, 3]])).shape
+    >>> model.num_parameters(), small.num_parameters(), small(torch.tensor([[1, 2, 3]])).shape
     (809856, 512704, torch.Size([1, 3, 65]))
     """
     if not isinstance(model, Model):

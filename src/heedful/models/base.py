@@ -33,6 +33,11 @@ def device_of(name: str | torch.device | None) -> torch.device:
         raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or use 'cpu'") from None
 
 
+def parameter_count(module: nn.Module, trainable_only: bool = False) -> int:
+    """Returns the number of parameters of any module, or of those that require a gradient; shared ones count once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable_only)
+
+
 OWN = ("observers", "compiling", "decoding_copy")  # attributes of one object, which are neither copied nor pickled
 TRANSFORMERS_ARGUMENTS = {  # arguments of transformers' models, and what a user of ours does in their place
     "input_ids": "pass the ids first: model(ids, mask)",
@@ -137,9 +142,26 @@ class Model(nn.Module):
         """Returns the output of the head for the final hidden states (B, T, D); ``mask`` is that of their tokens."""
         return checked_output(self.head, hidden, self.head(hidden, mask))
 
+    def num_parameters(self, trainable_only: bool = False) -> int:
+        """Returns the number of parameters: tied parameters count once, buffers not at all.
+
+        Parameters that ``heedful.optimize`` replaced by prepacked weights count as before, although they are no longer
+        parameters. With ``trainable_only`` those alone count that require a gradient: of a model with an adapter the
+        adapter's, of an optimised model none.
+
+        >>> import heedful
+        >>> from heedful.adapters import LoraConfig, add_adapter
+        >>> model = heedful.create("bert-tiny", seed=0)
+        >>> model.num_parameters()
+        4385920
+        >>> add_adapter(model, LoraConfig(rank=4)).num_parameters(trainable_only=True)
+        4096
+        """
+        return parameter_count(self, trainable_only) + (0 if trainable_only else self.prepacked)
+
     def count(self) -> int:
-        """Returns the number of parameters: tied parameters count once, buffers not at all."""
-        return sum(p.numel() for p in self.parameters()) + self.prepacked
+        """Returns ``num_parameters()``."""
+        return self.num_parameters()
 
     def check_not_optimised(self, purpose: str) -> None:
         """Raises ``HeedfulError`` if the model is optimised for inference.

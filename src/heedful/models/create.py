@@ -88,7 +88,7 @@ def create(
             draws from the CPU's state.
 
     >>> import heedful
-    >>> heedful.create("vit-micro", num_labels=3, seed=0).count()
+    >>> heedful.create("vit-micro", num_labels=3, seed=0).num_parameters()
     204611
     """
     config = presets.get(name) if isinstance(name, str) else name

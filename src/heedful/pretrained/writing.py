@@ -146,7 +146,11 @@ def _content(
     elif not isinstance(model, Ensemble):
         shards, index = _split(model_type.tensors_out(_untied(model) | unused_pooler, architecture), shard_bytes)
         files |= {INDEX: index} if len(shards) > 1 else {}
-    files[HEEDFUL_JSON] = {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra
+    files[HEEDFUL_JSON] = {
+        "layout": model_type.name,
+        "heedful": __version__,
+        "parameters": model.num_parameters(),
+    } | extra
     if isinstance(head, LanguageHead):
         files[GENERATION] = _generation_config(model)
     return files, shards

@@ -15,7 +15,7 @@ from heedful.tasks.task import Measured, Task
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Outcome
 from heedful.training.pace import decision_texts
-from heedful.training.report import end_reason, save_verdict, too_short, trained_parameters, within_chance
+from heedful.training.report import end_reason, save_verdict, too_short, within_chance
 from heedful.training.run_folder import link_equal_weights, save_task_and_model
 from heedful.training.validation import Validation
 from heedful.util.progress import duration
@@ -70,8 +70,8 @@ def finish(
         "tokens": outcome.tokens,
         "best_step": best["step"],
         "stopped_because": outcome.stopped_because,
-        "parameters": run.model.count(),
-        "trained": trained_parameters(run.model),
+        "parameters": run.model.num_parameters(),
+        "trained": run.model.num_parameters(trainable_only=True),
         "settings": settings.to_dict(),
         "next": _next_command(task, rows, settings),
         **judgement,

@@ -67,7 +67,7 @@ def opening_lines(
     limits = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
     origin = f"from {settings.start_from}" if settings.start_from else settings.preset
     fresh = f", {', '.join(model.fresh)} with fresh weights" if model.fresh else ""
-    trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
+    trained = f", {model.num_parameters(trainable_only=True):,} of them trained" if model.adapter is not None else ""
     batch = plural(t.batch_tokens, "token") if t.batch_tokens else plural(t.batch_size or 0)
     weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
     kind, case = settings.tokenizer.kind, ", in lower case" if settings.tokenizer.lowercase else ""
@@ -81,7 +81,7 @@ def opening_lines(
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example{made}",
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
-        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {device}",
+        f"{model.num_parameters() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {device}",
         *(f"           {note}" for note in task.model_notes),
         f"training   {optimiser}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
@@ -327,11 +327,6 @@ def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str | Non
 
 def _flag(limit: str) -> str:
     return f"--{'training.' if limit == 'patience' else ''}{limit.replace('_', '-')}"
-
-
-def trained_parameters(model: Model) -> int:
-    """Returns the number of parameters that are trained; under an adapter most parameters are frozen."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def card_of(

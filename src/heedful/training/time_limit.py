@@ -476,7 +476,7 @@ def ending_seconds(settings: ResolvedSettings, model: Model, baseline: float, sl
     """
     limit = 60 * (settings.max_minutes or 0.0)
     work = (CLOSING + baseline) * min(MAX_SLOWDOWN, max(1.0, slowdown))
-    return min(0.1 * limit, work + 0.01 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
+    return min(0.1 * limit, work + 0.01 * limit + WRITTEN * 4 * model.num_parameters() / BYTES_A_SECOND)
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers

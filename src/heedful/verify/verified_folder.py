@@ -72,7 +72,7 @@ class VerifiedFolder:
         if dtype == self.stored.dtype:
             return self.stored
         if dtype not in self._loaded:
-            needed = 2 * self.stored.count() * dtype.itemsize
+            needed = 2 * self.stored.num_parameters() * dtype.itemsize
             memory = total_memory()
             if memory is not None and needed > memory / 2:
                 name = str(dtype).removeprefix("torch.")

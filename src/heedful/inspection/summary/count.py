@@ -23,6 +23,7 @@ from heedful.inspection.summary.memory import measure_memory
 from heedful.inspection.summary.table import Layer, Memory, Summary, Unfused
 from heedful.inspection.summary.weightless import Size, module_of
 from heedful.models import Ensemble, Model
+from heedful.models.base import parameter_count
 from heedful.pretrained.folder import member_folder
 
 LENGTH = 128  # tokens of the default input
@@ -122,12 +123,11 @@ def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
             module(*inputs)
         recorder.stop()
         memory, unfused = _memory(module, inputs)
-    parameters = list(module.parameters())
     return Summary(
         name=name,
         input=tuple(tuple(tensor.shape) for tensor in inputs),
-        parameters=sum(p.numel() for p in parameters),
-        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        parameters=parameter_count(module),
+        trainable=parameter_count(module, trainable_only=True),
         flops=counter.get_total_flops(),
         layers=recorder.layers(module),
         memory=memory,
