@@ -227,4 +227,11 @@ def test_the_python_of_the_page_on_python(tmp_path: Path, monkeypatch: pytest.Mo
     names: dict[str, object] = {}
     for code in blocks(page, "python"):
         exec(code, names)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"things", "small", "gated", "stopped", "own"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "things",
+        "small",
+        "typed",
+        "gated",
+        "stopped",
+        "own",
+    }

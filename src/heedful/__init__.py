@@ -20,9 +20,9 @@ Create a model, or load one with ``heedful.from_pretrained``; generate with it, 
     print(recorded["decoder.block.0.attention.pattern"].shape)  # (rows, heads, queries, keys)
 
 Rooms, each with a docstring of its own: ``heedful.layers`` (attention, norms, positions, masks), ``stack``, ``cache``
-and ``models``; ``config`` and ``presets``; ``pretrained`` (folders in and out), ``adapters``, ``kernels``; ``text``,
-``data``, ``metrics``, ``tasks``, ``training``, ``evaluation``, ``inference``; ``generation``, ``inspection``,
-``verify``; and ``registration`` (parts of your own, by ``heedful.register``).
+and ``models``; ``config``, ``presets`` and ``settings``; ``pretrained`` (folders in and out), ``adapters``,
+``kernels``; ``text``, ``data``, ``metrics``, ``tasks``, ``training``, ``evaluation``, ``inference``; ``generation``,
+``inspection``, ``verify``; and ``registration`` (parts of your own, by ``heedful.register``).
 ``heedful --help`` lists the commands. The documentation is the folder ``docs`` of the source; ``make docs`` builds it.
 
 Public names are loaded when first used: importing heedful, its configurations, presets and list of tasks never imports
@@ -38,8 +38,27 @@ TYPE_CHECKING = False  # as in typing, whose import would take half of the time 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from heedful import adapters as adapters
+    from heedful import cache as cache
+    from heedful import config as config
+    from heedful import data as data
+    from heedful import evaluation as evaluation
+    from heedful import generation as generation
+    from heedful import inference as inference
+    from heedful import inspection as inspection
+    from heedful import kernels as kernels
+    from heedful import layers as layers
+    from heedful import metrics as metrics
+    from heedful import models as models
+    from heedful import presets as presets
+    from heedful import pretrained as pretrained
+    from heedful import registration as registration
+    from heedful import settings as settings
+    from heedful import stack as stack
+    from heedful import tasks as tasks
+    from heedful import text as text
+    from heedful import training as training
+    from heedful import verify as verify
     from heedful.api import evaluate, train
     from heedful.errors import HeedfulError
     from heedful.inference.pipeline import pipeline
@@ -102,18 +121,20 @@ _HOMES = {
 }
 _ROOMS = (
     *("adapters", "cache", "config", "data", "evaluation", "generation", "inference", "inspection", "kernels"),
-    *("layers", "metrics", "models", "presets", "pretrained", "registration", "stack", "tasks", "text", "training"),
-    "verify",
+    *("layers", "metrics", "models", "presets", "pretrained", "registration", "settings", "stack", "tasks", "text"),
+    *("training", "verify"),
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        module, _, attribute = _HOMES[name].partition(":")
-        return getattr(import_module(module), attribute or name)
-    if name in _ROOMS:
-        return import_module(f"heedful.{name}")
-    raise AttributeError(f"module 'heedful' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker would take it for a name of any spelling
+
+    def __getattr__(name: str) -> object:
+        if name in _HOMES:
+            module, _, attribute = _HOMES[name].partition(":")
+            return getattr(import_module(module), attribute or name)
+        if name in _ROOMS:
+            return import_module(f"heedful.{name}")
+        raise AttributeError(f"module 'heedful' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

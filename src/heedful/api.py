@@ -34,9 +34,14 @@ from heedful.util.locks import contents
 from heedful.util.terminal import say_to
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from torch import Tensor, nn
 
     from heedful.models import Model
+    from heedful.optimize_model import DtypeName
+    from heedful.settings.typed_dicts import PredictionOptions, Sections, TrainingDict
+    from heedful.tasks import TaskName
     from heedful.training.callbacks import TrainingRun
     from heedful.training.loop_parts import Optimiser
     from heedful.training.schedule import Schedule
@@ -51,7 +56,7 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], float]
 
 
 def train(
-    task: str,
+    task: TaskName | str,
     data: Any = None,
     *,
     valid: Any = None,
@@ -75,8 +80,8 @@ def train(
     deterministic: bool | None = None,
     push: str | None = None,
     quiet: bool = False,
-    training: Mapping[str, Any] | None = None,
-    **sections: Any,
+    training: TrainingDict = {},  # noqa: B006 (it is never changed)
+    **sections: Unpack[Sections],
 ) -> TrainingRun:
     """Trains a model for ``task`` on ``data`` and writes its folder, as ``heedful train`` does.
 
@@ -210,12 +215,12 @@ def evaluate(
     *,
     columns: Sequence[str] | None = None,
     device: str | None = None,
-    dtype: str | None = None,
+    dtype: DtypeName | str | None = None,
     compiled_decoding: bool = True,
     split: str | None = "test",
     baseline: bool = False,
     quiet: bool = False,
-    **decoding: Any,
+    **decoding: Unpack[PredictionOptions],
 ) -> dict[str, Any]:
     """Evaluates a model on ``data`` with the metrics of its task.
 

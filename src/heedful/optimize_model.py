@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,7 @@ LINEAR_CLASSES: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
     "int8": (Int8Linear, torch.float32),
     "int4": (Int4Linear, torch.float32),
 }
+DtypeName = Literal["float64", "float32", "bfloat16", "float16", "int8", "int4"]  # the keys, for editors
 CPU_ONLY = ("int8", "int4")
 SEQUENCES = ("float32", "bfloat16", "int8", "int4")  # dtypes in which whole sequences have compiled kernels
 DECODER, ENCODER = "decoder", "encoder"  # stacks of a model
@@ -67,7 +68,7 @@ BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, 
 
 
 @torch.no_grad()
-def optimize(model: M, dtype: str | torch.dtype | None = None, *, compiled_decoding: bool = True) -> M:
+def optimize(model: M, dtype: DtypeName | torch.dtype | None = None, *, compiled_decoding: bool = True) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
     - The projections of self-attention become one product. On a CPU the rows of DeBERTa's positions are projected once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,11 @@ from heedful.generation.method import MethodInput, decoding_mode
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
 from heedful.generation.stopping import SHOULD_STOP, Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from heedful.settings.typed_dicts import DecodingOptions
 
 
 class Generated(NamedTuple):
@@ -157,7 +162,7 @@ def decode(
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
     logprobs: bool = False,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> Generated:
     """Generates as ``generate`` does; also returns lengths and scores, and with ``logprobs`` the log-probability of
     each token.
@@ -187,7 +192,7 @@ def generate(
     tokenizer: Detokenizer | None = None,
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> Tensor:
     """Generates the token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
 
@@ -252,7 +257,7 @@ def stream(
     tokenizer: Detokenizer | None = None,
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> Iterator[Tensor]:
     """Yields the tokens that ``generate`` would return, step by step: (B · num_return_sequences,) int64.
 

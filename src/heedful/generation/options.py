@@ -238,9 +238,7 @@ class Options:
         _number("a number from -10 to 10", least=-10, most=10),
         "a beam's score is divided by its length to this power",
     )
-    early_stopping: bool | str = _checked(
-        False, STOPPING, "stop when num-beams outputs are finished", type=bool | Literal["never"]
-    )
+    early_stopping: bool | Literal["never"] = _checked(False, STOPPING, "stop when num-beams outputs are finished")
     repetition_penalty: float = _checked(
         1.0, _number("a number above 0", least=1 / MAX_NUMBER), "above 1: tokens that occurred are less likely"
     )
@@ -260,7 +258,7 @@ class Options:
         (), TEXTS, "end an output after one of these texts; write inputs before this option", type=tuple[str, ...]
     )
     prefill_chunk_size: int = _checked(0, _whole(0), "read a long prompt in chunks of this many tokens; 0 for at once")
-    cache_implementation: str = _checked("dynamic", CACHES, neutral=True)
+    cache_implementation: Literal["dynamic", "static"] = _checked("dynamic", CACHES, neutral=True)
     context_keep: int = _checked(0, _whole(0), "last tokens read again when the context is full; 0 for half of it")
     assistant_model: Any = _checked(None, ASSISTANT)  # noqa: RUF009 (immutable)
     num_assistant_tokens: int = _checked(5, _whole(1, MAX_WIDTH), needs="assistant_model")

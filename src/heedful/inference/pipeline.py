@@ -7,9 +7,10 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
 from heedful import tasks
 from heedful.data.prediction_inputs import read_frame
@@ -26,14 +27,52 @@ from heedful.settings import AnsweringSettings
 from heedful.tasks.labels import checked_top_k
 from heedful.tasks.published import task_of
 from heedful.tasks.run_data import columns_in_card
-from heedful.tasks.task import Decodes, Prediction, Streams, Task, check_mappings
+from heedful.tasks.task import Decodes, Output, Prediction, PredictionDict, Streams, Task, check_mappings
 from heedful.text.chat_template import is_conversation
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    import torch
+
+    from heedful.optimize_model import DtypeName
+    from heedful.settings.typed_dicts import Message, PredictionOptions, SingleOutputOptions
+    from heedful.tasks import TaskName
+
 log = logging.getLogger("heedful")
+# tasks whose output, without ``top_k`` and ``num_return_sequences``, is a text
+WritesText = Literal[
+    "translation", "text-generation", "summarization", "fill-mask", "image-classification", "image-to-text"
+]
 ANSWERING = frozenset(field.name for field in fields(AnsweringSettings))
 
 
-class Pipeline:
+class HasArray(Protocol):
+    """An array or a tensor, which is one input."""
+
+    def __array__(self) -> Any: ...
+
+
+class HasColumns(Protocol):
+    """DataFrame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+
+
+class HasToList(Protocol):
+    """Series of pandas or polars."""
+
+    def to_list(self) -> list[Any]:
+        """Returns the values."""
+
+
+Frame = HasColumns | HasToList
+OneInput = str | bytes | bytearray | memoryview | tuple[Any, ...] | Mapping[str, Any] | PathLike[str] | HasArray
+
+
+class Pipeline(Generic[Output]):
     """Model with its task, called with one input or several.
 
     A call resolves its options once (``resolve``) and then calls the task's ``predict``, block by block if there are
@@ -57,6 +96,25 @@ class Pipeline:
     def labels(self) -> list[str]:
         """Names of the labels, or of the tags, in the order of the model's logits; [] for a task without labels."""
         return list(getattr(self.task, "labels", ()))
+
+    @overload
+    def __call__(self, inputs: Frame, **options: Unpack[PredictionOptions]) -> Any: ...
+    @overload
+    def __call__(self, inputs: list[Message], **options: Unpack[SingleOutputOptions]) -> PredictionDict[Output]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a list is an iterable, but not read lazily
+        self, inputs: list[Any], **options: Unpack[SingleOutputOptions]
+    ) -> list[PredictionDict[Output]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # as a text
+        self, inputs: OneInput, **options: Unpack[SingleOutputOptions]
+    ) -> PredictionDict[Output]: ...
+    @overload
+    def __call__(
+        self, inputs: Iterable[Any], **options: Unpack[SingleOutputOptions]
+    ) -> Iterator[PredictionDict[Output]]: ...
+    @overload
+    def __call__(self, inputs: Any, *, as_frame: bool | None = None, **options: Unpack[PredictionOptions]) -> Any: ...
 
     def __call__(self, inputs: Any, *, as_frame: bool | None = None, **options: Any) -> Any:
         """Returns ``{"input", "output", "score"}`` for one input, and a list of them for a list.
@@ -104,7 +162,7 @@ class Pipeline:
         columns = {name: polars.Series(name, values, strict=False) for name, values in columns.items()}
         return polars.DataFrame(columns) if is_series else data.with_columns(**beside(columns, data.columns))
 
-    def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
+    def predict(self, inputs: Sequence[Any], **options: Unpack[PredictionOptions]) -> list[Prediction]:
         """Returns the prediction for each input, in order; ``options`` are those of the task's ``predict``.
 
         More than ``heedful.inference.input_blocks.BLOCK`` inputs are predicted in blocks, which bounds the memory.
@@ -114,7 +172,9 @@ class Pipeline:
             return list(self.iter_predict(inputs, first=BLOCK, **options))
         return self.predict_block(inputs, self.resolve(options))
 
-    def iter_predict(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
+    def iter_predict(
+        self, inputs: Iterable[Any], *, first: int = FIRST, **options: Unpack[PredictionOptions]
+    ) -> Iterator[Prediction]:
         """Yields the predictions in order, for a stream of inputs that may never end.
 
         Inputs are read in blocks, at first of at most ``first`` inputs and then larger. A block is read when its first
@@ -155,7 +215,7 @@ class Pipeline:
                 )
         return predictions
 
-    def stream(self, text: Any, **options: Any) -> Iterator[str]:
+    def stream(self, text: Any, **options: Unpack[PredictionOptions]) -> Iterator[str]:
         """Yields the output for one text, or for one list of messages, in pieces while it is generated.
 
         Raises ``HeedfulError`` for a task that does not generate.
@@ -240,6 +300,33 @@ def _only_model(folder: Any) -> str | Path:
     return folder
 
 
+@overload
+def pipeline(
+    task: WritesText,
+    model: str | Path,
+    device: str | None = None,
+    dtype: DtypeName | str | torch.dtype | None = None,
+    *,
+    compiled_decoding: bool = True,
+) -> Pipeline[str]: ...
+@overload
+def pipeline(
+    task: Literal["feature-extraction"],
+    model: str | Path,
+    device: str | None = None,
+    dtype: DtypeName | str | torch.dtype | None = None,
+    *,
+    compiled_decoding: bool = True,
+) -> Pipeline[list[float]]: ...
+@overload
+def pipeline(
+    task: TaskName | str | Path | None,
+    model: str | Path | None = None,
+    device: str | None = None,
+    dtype: DtypeName | str | torch.dtype | None = None,
+    *,
+    compiled_decoding: bool = True,
+) -> Pipeline: ...
 def pipeline(
     task: str | Path | None,
     model: str | Path | None = None,

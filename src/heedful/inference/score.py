@@ -83,9 +83,9 @@ def _score_texts(
         raise HeedfulError("a pipeline reads texts, which have no mask; leave it out")
     if not pipe.task.options >= OPTIONS:
         raise HeedfulError(f"{pipe.task.name} ranks no choices; use a model that generates text from text")
-    given: Mapping[str, Any] = {"normalise": normalise, "batch_tokens": batch_tokens}
+    given: Mapping[str, Any] = {"choices": choices, "normalise": normalise, "batch_tokens": batch_tokens}
     options = {name: value for name, value in given.items() if value is not None}
-    results = pipe(inputs, choices=choices, top_k=max(1, len(choices)), **options)
+    results = pipe(inputs, top_k=max(1, len(choices)), **options)
     rows = []
     for result in results if isinstance(results, list) else [results]:
         if len(result["output"]) != len(choices):

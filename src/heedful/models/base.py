@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,11 @@ from heedful.errors import HeedfulError
 from heedful.heads import checked_output
 from heedful.models.initial_weights import initialise
 from heedful.stack import ALL_TOKENS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from heedful.settings.typed_dicts import GenerateOptions
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
@@ -193,7 +198,7 @@ class Model(nn.Module):
         super()._apply(fn, recurse)
         return self
 
-    def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
+    def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Unpack[GenerateOptions]) -> Tensor:
         """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
         from heedful.generation import DecodingCopy, generate
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config, head_name
-from heedful.optimize_model import CPU_ONLY, load_dtype, optimize
+from heedful.optimize_model import CPU_ONLY, DtypeName, load_dtype, optimize
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, read_configs
 from heedful.pretrained.ensemble import load_ensemble
@@ -127,7 +127,7 @@ def load(
         model = _load_folder(folder, **options)
         model.folder.source = _source(folder_or_id, folder, revision)
     _warn_untrained(model.fresh)
-    model = (optimize(model, name) if name in CPU_ONLY else model).eval()
+    model = (optimize(model, cast(DtypeName, name)) if name in CPU_ONLY else model).eval()
     return model if plan is None else apply_plan(model, plan)
 
 

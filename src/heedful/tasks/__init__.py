@@ -2,7 +2,8 @@
 
 A task defines its columns, the conversion of a row to tensors, the head, the loss, the metrics and the predictions.
 Training, evaluation and prediction use only the interface ``Task`` (task.py) and no task's name. To add a task, add a
-file here, an entry in ``TASKS``, and its settings in ``used_settings.py``. This file imports no torch.
+file here, an entry in ``TASKS`` and in ``TaskName``, and its settings in ``used_settings.py``. This file imports no
+torch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from heedful.errors import HeedfulError, misspelled, nearest
 from heedful.tasks.used_settings import USED_SETTINGS
@@ -121,6 +122,19 @@ TASKS = {
         heads=[("image encoder-decoder", "language-model")],
     ),
 }
+TaskName = Literal[  # the keys of ``TASKS``, for editors
+    "translation",
+    "text-generation",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "generative-question-answering",
+    "summarization",
+    "fill-mask",
+    "feature-extraction",
+    "image-classification",
+    "image-to-text",
+]
 # names of tasks in other libraries, and of what people call them: the tasks of ours that they may mean, the usual first
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "sentiment-analysis": ("text-classification",),

@@ -8,7 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    NotRequired,
+    Protocol,
+    Self,
+    TypedDict,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -26,6 +37,8 @@ from heedful.util.escaping import pictured
 from heedful.util.to_device import to_device
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # of type checkers, which know defaults; not imported
+
     from heedful.config import ModelConfig
     from heedful.data import Kind, Row
     from heedful.data.split import Same
@@ -37,11 +50,27 @@ if TYPE_CHECKING:
     from heedful.tasks.known_models import KnownModels
     from heedful.text import Tokenizer
 
+if TYPE_CHECKING:
+    Output = TypeVar("Output", default=Any)
+else:
+    from typing import TypeVar
+
+    Output = TypeVar("Output")
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
 EVALUATED = 4096  # default number of tokens in a batch of evaluation or prediction
 EXAMPLE_LENGTH = 60  # characters of an example on the command line
 SQUARE = 512  # a batch holds fewer examples that are longer, since attention grows with the square of the length
+
+
+class PredictionDict(TypedDict, Generic[Output]):
+    """Prediction for one input as a dictionary, which a pipeline returns."""
+
+    input: Any
+    output: Output
+    score: float | None
+    logprobs: NotRequired[list[float]]
+    fills: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)
@@ -54,13 +83,16 @@ class Prediction:
     logprobs: list[float] | None = None  #: if requested, log p of each generated token, the end token included
     fills: list[str] | None = None  #: the text for each masked span of the input
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> PredictionDict[Any]:
         """Returns the prediction as ``{"input", "output", "score"}``, with ``"fills"`` and ``"logprobs"`` if it has
         them.
         """
-        optional = {"fills": self.fills, "logprobs": self.logprobs}
-        values = {"input": self.input, "output": self.output, "score": self.score}
-        return values | {name: value for name, value in optional.items() if value is not None}
+        values: PredictionDict[Any] = {"input": self.input, "output": self.output, "score": self.score}
+        if self.fills is not None:
+            values["fills"] = self.fills
+        if self.logprobs is not None:
+            values["logprobs"] = self.logprobs
+        return values
 
 
 class Encoded(NamedTuple):

@@ -14,8 +14,11 @@ from heedful.errors import HeedfulError, nearest
 from heedful.util.files import parse_json
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from heedful.inference.pipeline import Pipeline
     from heedful.models import Model
+    from heedful.settings.typed_dicts import PredictionOptions
     from heedful.training.loop import Loop
 
 EVENTS = ("on_begin", "on_step", "on_evaluation", "on_save", "on_end")
@@ -89,7 +92,7 @@ class TrainingRun:
         """Verdict on a run that has ended, whether its model is better than a simple method. "" before the end."""
         return str(self.result.get("verdict", {}).get("text", ""))
 
-    def pipeline(self, inputs: Any, **options: Any) -> Any:
+    def pipeline(self, inputs: Any, **options: Unpack[PredictionOptions]) -> Any:
         """Predicts with the best weights, like ``heedful.pipeline(None, run.folder)(inputs, **options)``.
 
         ``inputs`` may also be a column of a DataFrame, or an array of texts or of images. The first call loads the
