@@ -21,7 +21,7 @@ from typing import Any
 
 import heedful
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.training.run import train
+from heedful.training import train
 
 NAME, OUT = "generative-question-answering", "own-words"
 PRESETS = {"encoder-decoder": "transformer-tiny", "decoder": "gpt-micro"}

@@ -26,7 +26,7 @@ from pathlib import Path
 import heedful
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, RunSettings, TrainingSettings
-from heedful.training.run import train
+from heedful.training import train
 
 DATA, OUT = Path("parameters"), "answers"
 ASKED = (

@@ -22,7 +22,7 @@ import sys
 
 import heedful
 from heedful.settings import RunSettings
-from heedful.training.run import train
+from heedful.training import train
 
 
 def main(text: str, steps: int | None = None) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 import heedful
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import RunSettings
-from heedful.training.run import train
+from heedful.training import train
 from heedful.views.page import page
 
 DATA = Path("code-roles")

@@ -24,7 +24,7 @@ from pathlib import Path
 import heedful
 from heedful.data import read
 from heedful.settings import DataSettings, RunSettings, TrainingSettings
-from heedful.training.run import train
+from heedful.training import train
 
 DATA, OUT, VALID = Path("docstrings"), "first-lines", "first-lines.jsonl"
 

@@ -27,8 +27,7 @@ import torch
 import heedful
 from heedful.data import Rows, read
 from heedful.demos import demo
-from heedful.inspection import find_heads, intervene
-from heedful.inspection.find_heads import HeadMatch
+from heedful.inspection import HeadMatch, find_heads, intervene
 from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer

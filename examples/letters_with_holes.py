@@ -23,7 +23,7 @@ from pathlib import Path
 import heedful
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, MaskingSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.training.run import train
+from heedful.training import train
 
 DATA, OUT = "builtin:stdlib", "holes"
 LINES = ("for i in r_ng_(len(s_lf)):", "    ret_rn N_ne", "imp_rt _s", "if not isin_tance(value, st_):")

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 import heedful
 from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings
-from heedful.tasks import get
-from heedful.tasks.task import Task
+from heedful.tasks import Task, get
 
 WORDS = {"fruit": ["apple", "pear", "fig", "plum"], "tool": ["saw", "drill", "file", "hammer"]}
 

@@ -29,7 +29,7 @@ import heedful
 from heedful.inspection import class_token_overlay, intervene, record
 from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.settings import ImageSettings, ModelSettings, RunSettings
-from heedful.training.run import train
+from heedful.training import train
 
 SIDE, DIGIT, PATCH = 32, 8, 4
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import heedful
 from heedful.data import read
-from heedful.inference.neighbours import Index
+from heedful.inference import Index
 
 QUESTIONS = ("which lines of a program were executed?", "compile C to object files", "talk to a host over telnet")
 DATA, OUT = Path("functions", "test.jsonl"), Path("vectors")

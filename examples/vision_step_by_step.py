@@ -38,7 +38,7 @@ import heedful
 from heedful.config import ImageHead
 from heedful.heads import head_of
 from heedful.util.files import write
-from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
+from heedful.views import feature_maps_svg, patch_grid_svg, strip_svg
 
 PATCH, SIZE = 16, 224
 

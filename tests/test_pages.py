@@ -106,6 +106,13 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert [path for path, value in public.items() if id(value) not in set(map(id, reference))] == []
 
 
+@pytest.mark.parametrize("path", LISTED)
+def test_a_public_name_is_imported_from_a_package(path: str) -> None:
+    assert path.count(".") <= 2 or path.startswith("heedful.metrics."), "import it in the package's __init__.py"
+    module, _, name = path.rpartition(".")
+    assert name in getattr(import_module(module), "__all__", [name])
+
+
 def is_ours(part: Any) -> bool:
     """False for a default with a docstring of PyTorch's, and for methods that scikit-learn adds."""
     return part is not torch.nn.functional.dropout and not type(part).__module__.startswith("sklearn")

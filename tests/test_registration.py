@@ -836,7 +836,7 @@ def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) ->
         ("attention", "x", nn.Identity, "attention 'x' is a class"),
         ("task", "other", Sorting, "the task is called 'sorting', not 'other'"),
         ("norm", "x", 3, "norm 'x' is of type int, which cannot be called"),
-        ("task", "x", nn.Identity, "is no subclass of heedful.tasks.task.Task"),
+        ("task", "x", nn.Identity, "is no subclass of heedful.tasks.Task"),
         ("task", "other-columns", OtherColumns, "TextClassification uses 'text' and 'label'; keep its columns, and ov"),
         (
             "task",

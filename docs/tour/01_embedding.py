@@ -103,6 +103,6 @@ bars(
 )
 
 # %%
-# ``heedful.create`` initialises the right way: ``heedful.models.initial_weights.initialise`` draws
+# ``heedful.create`` initialises the right way: ``heedful.models.initialise`` draws
 # a table that is multiplied by :math:`\sqrt{d}` at :math:`1/\sqrt{d}`, and any other at the
 # deviation of its configuration.

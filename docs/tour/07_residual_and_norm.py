@@ -20,7 +20,7 @@ import heedful
 from heedful import HeedfulError
 from heedful.config import StackConfig
 from heedful.layers import BatchNorm, LayerNorm, RMSNorm
-from heedful.models.initial_weights import initialise
+from heedful.models import initialise
 from heedful.stack import Stack
 from heedful.views.figures import Arrow, Box, flow, functions
 

@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.data.rows import Span
+from heedful.data import Span
 from heedful.data.text_files import files_below
 from python_sources.sources import home, parsed, text_of
 

@@ -126,7 +126,7 @@ _ROOMS = (
 )
 
 
-if not TYPE_CHECKING:  # a checker would take it for a name of any spelling
+if not TYPE_CHECKING:  # checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name in _HOMES:

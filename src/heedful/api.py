@@ -102,7 +102,7 @@ def train(
         model: model to fine-tune: a folder, a name on the Hub, an earlier run, or a model loaded from a folder.
         callbacks: an object, or a list of objects, with any of the methods ``on_begin``, ``on_step``,
             ``on_evaluation``, ``on_save`` and ``on_end``, or functions, which are called after each step. Each takes
-            the :class:`heedful.training.callbacks.TrainingRun`, whose ``stop`` ends the run. Only rank 0 calls them.
+            the :class:`heedful.training.TrainingRun`, whose ``stop`` ends the run. Only rank 0 calls them.
         optimizer: given the model, returns a PyTorch optimiser; its learning rates are the peaks.
         schedule: ``(step, progress) -> factor`` of the learning rates: ``step`` counts from 1, ``progress`` is the
             share of the run that is done, from 0 to 1.

@@ -49,13 +49,13 @@ class NormFactory(Protocol):
 class PositionFactory(Protocol):
     """Factory of a position scheme (kind "position"): makes a ``PositionScheme`` from a ``StackConfig``.
 
-    The scheme derives from ``heedful.layers.position.PositionScheme`` and has two methods. ``embed(x, positions,
+    The scheme derives from ``heedful.layers.PositionScheme`` and has two methods. ``embed(x, positions,
     end=None)`` adds positions to the embedding. ``prepare(queries, keys)`` returns what attention needs: a
     ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns queries and keys. Positions are (B or 1, T)
     and count non-padding tokens, so that padding and caches have no effect.
 
     A scheme that depends on the queries and keys of each layer also has ``layer(config)``, a static method that makes
-    the ``heedful.layers.relative.RelativeLayer`` of an attention; its ``prepare`` returns a ``RelativeEncoding``.
+    the ``heedful.layers.RelativeLayer`` of an attention; its ``prepare`` returns a ``RelativeEncoding``.
     """
 
     def __call__(self, config: Any) -> Any:
@@ -269,7 +269,7 @@ def _add_task(name: str, thing: Any) -> None:
     from heedful.tasks.task import Task
 
     if not (isinstance(thing, type) and issubclass(thing, Task)):
-        raise HeedfulError(f"task {name!r} is no subclass of heedful.tasks.task.Task; give such a class")
+        raise HeedfulError(f"task {name!r} is no subclass of heedful.tasks.Task; give such a class")
     if getattr(thing, "name", None) != name:
         raise HeedfulError(
             f"the task is called {getattr(thing, 'name', None)!r}, not {name!r}; set name = {name!r} in its class"
@@ -290,7 +290,7 @@ def _check_columns(name: str, task: Any) -> None:
     absent = [part for part in ("columns", "main_metric") if not hasattr(task, part)]
     missing = [*absent, *sorted(task.__abstractmethods__)]
     if missing:
-        raise HeedfulError(f"task {name!r} lacks {', '.join(missing)}; heedful.tasks.task.Task says what each must be")
+        raise HeedfulError(f"task {name!r} lacks {', '.join(missing)}; heedful.tasks.Task says what each must be")
     for base in task.__mro__[1:]:
         if base.__module__.startswith("heedful.") and "columns" in vars(base):
             required = [column for column in required_columns(base.columns) if column not in task.columns]
@@ -364,7 +364,7 @@ def register(kind: str, name: str, thing: T) -> T:
               "feed_forward" (``FeedForwardFactory``), "block" (``BlockFactory``), "head" (``HeadFactory``);
             - "optimizer" (``OptimizerFactory``), "schedule" (``ScheduleFactory``);
             - "metric" (``heedful.metrics.registry.Metric``: label and direction), "task" (a subclass of
-              ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
+              ``heedful.tasks.Task``), "model_type" (``heedful.pretrained.ModelType``).
         name: the part's name, for the field of ``StackConfig`` or of a head's configuration, or the setting, that
             chooses parts of this kind. If it is registered already, models that are created afterwards have the new
             part.

@@ -135,7 +135,7 @@ class HeldModel(BaseEstimator):
 
     @property
     def pipeline_(self) -> Any:
-        """The fitted model with its task (:class:`heedful.inference.pipeline.Pipeline`), loaded when first needed."""
+        """The fitted model with its task (:class:`heedful.inference.Pipeline`), loaded when first needed."""
         from heedful.inference.pipeline import pipeline
 
         check_is_fitted(self)

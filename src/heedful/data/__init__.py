@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "LazyImage", "Row", "Rows", "Span", "read", "split", "splits"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("read", "splits"):  # imported on first use, with all readers
-        from heedful.data import read_source
+if not TYPE_CHECKING:  # checkers would accept any name
 
-        return getattr(read_source, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in ("read", "splits"):  # imported on first use, with all readers
+            from heedful.data import read_source
+
+            return getattr(read_source, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "export":
-        return import_module("heedful.export.formats").export
-    raise AttributeError(f"module 'heedful.export' has no attribute {name!r}")
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "export":
+            return import_module("heedful.export.formats").export
+        raise AttributeError(f"module 'heedful.export' has no attribute {name!r}")

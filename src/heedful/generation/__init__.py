@@ -21,13 +21,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.generation.decoding import Generated, decode, generate, stream
+    from heedful.generation.decoding_copy import DecodingCopy
+    from heedful.generation.options import Options, resolve
+    from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
+    from heedful.generation.static import StaticStep
+    from heedful.generation.stopping import Interrupted, interruptible
 
-__all__ = ["Generated", "decode", "generate", "stream"]
+_HOMES = {
+    "DecodingCopy": "decoding_copy",
+    "Generated": "decoding",
+    "Interrupted": "stopping",
+    "Options": "options",
+    "SlotDecoder": "slots",
+    "SlotRow": "slots",
+    "SlotToken": "slots",
+    "StaticStep": "static",
+    "decode": "decoding",
+    "generate": "decoding",
+    "interruptible": "stopping",
+    "resolve": "options",
+    "stream": "decoding",
+}
+
+__all__ = [
+    "DecodingCopy",
+    "Generated",
+    "Interrupted",
+    "Options",
+    "SlotDecoder",
+    "SlotRow",
+    "SlotToken",
+    "StaticStep",
+    "decode",
+    "generate",
+    "interruptible",
+    "resolve",
+    "stream",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("heedful.generation.decoding"), name)
-    if name == "DecodingCopy":  # of ``Model.generate``
-        return import_module("heedful.generation.decoding_copy").DecodingCopy
-    raise AttributeError(f"module 'heedful.generation' has no attribute {name!r}")
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(f"heedful.generation.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

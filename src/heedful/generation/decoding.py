@@ -196,7 +196,7 @@ def generate(
 ) -> Tensor:
     """Generates the token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
 
-    The options have transformers' names and meanings (``heedful.generation.options.Options`` lists them), except
+    The options have transformers' names and meanings (``heedful.generation.Options`` lists them), except
     ``do_sample``: unset, it samples if the call gives a sampling option or ``defaults`` say so. A row's result is
     the same alone, left-padded, right-padded and in a batch; dropout is off.
 
@@ -206,7 +206,7 @@ def generate(
         mask: (B, T), False for padding, on either side; None: no padding. Or (B, T, T), boolean, True where the first
             token of the prompt (or source) may attend to the second, as ``heedful.layers.prefix_mask``; new tokens
             attend to all tokens before them, within the decoder's window.
-        decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
+        decoding: resolved options (``heedful.generation.resolve``), in place of ``defaults`` and ``options``.
         context: maximum number of tokens that a decoder reads; it generates any number. When ``context`` is full, the
             decoder drops all but the last ``context_keep`` tokens (an option; by default ``context // 2``), reads these
             again as the beginning of a text, and continues until ``context`` is full again. A longer prompt is cut in

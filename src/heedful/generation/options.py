@@ -193,7 +193,7 @@ class Options:
             time, so that a long prompt needs less memory; 0 reads all at once. The result is the same.
         cache_implementation: "static" decodes with fixed shapes: keys and values stand in buffers with room for all
             tokens of the call, rows stay in the batch until all have ended, and a step neither waits for the device nor
-            copies to or from it (``heedful.generation.static.StaticStep``). A GPU may decode 7 tokens too many after
+            copies to or from it (``heedful.generation.StaticStep``). A GPU may decode 7 tokens too many after
             the last row's end. Unset: "dynamic". The result is the same. Not with contrastive search or proposed
             tokens, and not while the model is recorded. A folder's value is ignored, since it changes no token.
         context_keep: number of last tokens that are read again when the decoder's ``context`` is full; 0 is half of it.

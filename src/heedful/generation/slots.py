@@ -163,7 +163,7 @@ class SlotDecoder:
             depend on its place in the batch with this model and processor.
 
     >>> import heedful
-    >>> from heedful.generation.options import resolve
+    >>> from heedful.generation import resolve
     >>> decoder = SlotDecoder(heedful.create("gpt-micro", seed=0), slots=2, capacity=64)
     >>> row = decoder.join([1, 2, 3], resolve({}), limit=5)
     >>> while decoder.rows:

@@ -71,7 +71,7 @@ class BlockOptions:
 
     For a single seed, a digest of each distinct input is stored (some hundred bytes).
 
-    >>> from heedful.generation.options import resolve
+    >>> from heedful.generation import resolve
     >>> options = BlockOptions({"decoding": resolve({"do_sample": True, "seed": 5})})
     >>> [options.of(block)["decoding"].seed for block in (["a", "b"], ["c"])], options.of(["b"])["decoding"].seed == [5]
     ([[5, 5], [5]], False)

@@ -22,12 +22,12 @@ from heedful.inspection.embedding_space import (
     neighbours,
     principal_components,
 )
-from heedful.inspection.find_heads import find_heads
-from heedful.inspection.gradients import gradient_x_input
+from heedful.inspection.find_heads import HeadMatch, find_heads
+from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.image_patches import feature_maps, patch_filters, patch_position_similarity
 from heedful.inspection.importance import head_importance, least_important_heads
 from heedful.inspection.intervene import intervene
-from heedful.inspection.logit_lens import logit_lens
+from heedful.inspection.logit_lens import LogitLens, logit_lens
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.inspection.pruning import prune
 from heedful.inspection.record import observe, record
@@ -35,6 +35,9 @@ from heedful.inspection.summary import summary
 from heedful.inspection.tensor_paths import paths
 
 __all__ = [
+    "Attribution",
+    "HeadMatch",
+    "LogitLens",
     "ablate",
     "align",
     "alignment_error_rate",

@@ -13,6 +13,7 @@ A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear`
 is a function in a file here, its entry in ``KERNELS`` and the plans that use it (``plan``).
 """
 
+from heedful.kernels.fixed_cache import SlotCache, StaticCache
 from heedful.kernels.plan import PLANS, Plan, apply_plan, using
 
-__all__ = ["PLANS", "Plan", "apply_plan", "using"]
+__all__ = ["PLANS", "Plan", "SlotCache", "StaticCache", "apply_plan", "using"]

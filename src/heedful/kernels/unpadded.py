@@ -120,7 +120,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     custom kernel.
 
     >>> from heedful.config import StackConfig
-    >>> from heedful.kernels.plan import apply_plan
+    >>> from heedful.kernels import apply_plan
     >>> stack, x = Stack(StackConfig(dim=16, depth=2, heads=4)), torch.randn(2, 3, 16)
     >>> real = torch.tensor([[True, True, True], [True, False, False]])
     >>> output = stack(x, real)[real]
@@ -271,7 +271,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     custom kernel.
 
     >>> import heedful
-    >>> from heedful.kernels.plan import apply_plan
+    >>> from heedful.kernels import apply_plan
     >>> model, ids = heedful.create("bert-tiny", seed=0).eval(), torch.tensor([[5, 7, 9], [5, 0, 0]])
     >>> output = model(ids, ids > 0)
     >>> unpadded = apply_plan(model, "cpu-inference")(ids, ids > 0)

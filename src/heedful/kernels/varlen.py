@@ -251,7 +251,7 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     At padding the output is finite, otherwise undefined. Where ``uses_varlen`` is False, the mask is used.
 
     >>> from heedful.config import StackConfig
-    >>> from heedful.kernels.plan import apply_plan
+    >>> from heedful.kernels import apply_plan
     >>> stack, x = Stack(StackConfig(dim=16, depth=2, heads=4)), torch.randn(2, 3, 16)
     >>> real = torch.tensor([[True, True, True], [True, False, False]])
     >>> output = stack(x, real)[real]

@@ -9,20 +9,38 @@ from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import causal_mask, combine, padding_mask, prefix_mask, text_starts, window_mask
 from heedful.layers.norm import BatchNorm, LayerNorm, RMSNorm
-from heedful.layers.position import Alibi, Learned, Relative, Rotary, Sinusoidal
+from heedful.layers.position import (
+    Alibi,
+    Learned,
+    PositionBias,
+    PositionEncoding,
+    PositionScheme,
+    Relative,
+    RelativeEncoding,
+    Rotary,
+    Sinusoidal,
+)
+from heedful.layers.relative import Distances, RelativeLayer, Terms
 
 __all__ = [
     "Alibi",
     "Attention",
     "BatchNorm",
+    "Distances",
     "FeedForward",
     "LayerNorm",
     "Learned",
     "PatchEmbedding",
+    "PositionBias",
+    "PositionEncoding",
+    "PositionScheme",
     "RMSNorm",
     "Relative",
+    "RelativeEncoding",
+    "RelativeLayer",
     "Rotary",
     "Sinusoidal",
+    "Terms",
     "TokenEmbedding",
     "attention_weights",
     "causal_mask",

@@ -15,6 +15,7 @@ from heedful.models.decoder import Decoder
 from heedful.models.encoder import Encoder
 from heedful.models.encoder_decoder import EncoderDecoder
 from heedful.models.ensemble import Ensemble
+from heedful.models.initial_weights import initialise
 from heedful.models.vision import VisionTransformer
 
 FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
@@ -31,4 +32,14 @@ def build(config: ModelConfig) -> Model:
     return FAMILIES[type(config)](config)
 
 
-__all__ = ["FAMILIES", "Decoder", "Encoder", "EncoderDecoder", "Ensemble", "Model", "VisionTransformer", "build"]
+__all__ = [
+    "FAMILIES",
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "Ensemble",
+    "Model",
+    "VisionTransformer",
+    "build",
+    "initialise",
+]

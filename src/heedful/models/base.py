@@ -115,7 +115,7 @@ class Model(nn.Module):
         return output
 
     def initialise_weights(self) -> None:
-        """Initialises all weights by ``heedful.models.initial_weights.initialise``; does nothing on the meta device."""
+        """Initialises all weights by ``heedful.models.initialise``; does nothing on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 

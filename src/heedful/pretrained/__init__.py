@@ -27,16 +27,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.pretrained.folder import read_card
+    from heedful.pretrained.model_type import Architecture, ModelType
     from heedful.pretrained.reading import load
     from heedful.pretrained.upload import push
     from heedful.pretrained.writing import save
 
-_HOMES = {"load": "reading", "push": "upload", "read_card": "folder", "save": "writing"}
+_HOMES = {
+    "Architecture": "model_type",
+    "ModelType": "model_type",
+    "load": "reading",
+    "push": "upload",
+    "read_card": "folder",
+    "save": "writing",
+}
 
-__all__ = ["load", "push", "read_card", "save"]
+__all__ = ["Architecture", "ModelType", "load", "push", "read_card", "save"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"heedful.pretrained.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'heedful.pretrained' has no attribute {name!r}")
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(f"heedful.pretrained.{_HOMES[name]}"), name)
+        raise AttributeError(f"module 'heedful.pretrained' has no attribute {name!r}")

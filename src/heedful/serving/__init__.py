@@ -26,3 +26,23 @@ Of the service, in the order of a request:
 
 The dashboard imports torch with the first attention view: it starts at once, also while trainings run.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heedful.serving.admission import ServiceLimits
+    from heedful.serving.app import create_app
+    from heedful.serving.service import Service
+
+_HOMES = {"Service": "service", "ServiceLimits": "admission", "create_app": "app"}
+
+__all__ = ["Service", "ServiceLimits", "create_app"]
+
+
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(f"heedful.serving.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -107,7 +107,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # of those that are not imported above
-        return getattr(import_module("heedful.settings.typed_dicts"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:  # of those that are not imported above
+            return getattr(import_module("heedful.settings.typed_dicts"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

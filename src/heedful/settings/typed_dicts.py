@@ -1,7 +1,7 @@
 """Settings and options as dictionaries, for type checkers and editors.
 
 A checker reads no class that is made at run time, so that these are written out; tests compare them, name by name and
-type by type, with the sections of ``RunSettings``, with ``heedful.generation.options.Options`` and with
+type by type, with the sections of ``RunSettings``, with ``heedful.generation.Options`` and with
 ``AnsweringSettings``, which alone check values. A list may stand for a tuple, and None for unset. The type of a section
 has no None, since checkers name a wrong key only where a dictionary is all that an argument can be.
 

@@ -13,14 +13,49 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import HeedfulError, misspelled, nearest
 from heedful.tasks.used_settings import USED_SETTINGS
 
 if TYPE_CHECKING:
     from heedful.settings import RunSettings
-    from heedful.tasks.task import Task
+    from heedful.tasks.encoder_task import EncoderTask
+    from heedful.tasks.task import Baseline, Encoded, Measured, Prediction, PredictionDict, Task
+    from heedful.tasks.token_batches import padded_with_mask
+
+_HOMES = {
+    "Baseline": "task",
+    "Encoded": "task",
+    "EncoderTask": "encoder_task",
+    "Measured": "task",
+    "Prediction": "task",
+    "PredictionDict": "task",
+    "Task": "task",
+    "padded_with_mask": "token_batches",
+}
+
+__all__ = [  # beside the functions of this file, which tell of the tasks
+    "Baseline",
+    "Encoded",
+    "EncoderTask",
+    "Measured",
+    "Prediction",
+    "PredictionDict",
+    "Task",
+    "TaskName",
+    "get",
+    "names",
+    "padded_with_mask",
+]
+
+
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(f"heedful.tasks.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

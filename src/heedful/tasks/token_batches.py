@@ -106,7 +106,7 @@ def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Opti
     So it draws other tokens, whether or not it is in the same batch. The options are unchanged if they have no seed, or
     a list of seeds that is not as long as ``prompts``.
 
-    >>> from heedful.generation.options import Options
+    >>> from heedful.generation import Options
     >>> seeds = seed_per_prompt(Options(do_sample=True, seed=5), [[1, 2], [3], [1, 2]]).seed
     >>> seeds[:2], seeds[2] != 5
     ([5, 5], True)

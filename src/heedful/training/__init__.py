@@ -17,7 +17,11 @@
 ``loop`` knows no model and no task; ``run`` and ``record_attention`` do.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from heedful.training.averages import Exponential, Last, Polynomial
+from heedful.training.callbacks import TrainingRun
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
@@ -26,6 +30,9 @@ from heedful.training.loop import Loop
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Outcome, Saving
 from heedful.training.optimisation import adamw
 from heedful.training.schedule import SCHEDULES, Limits
+
+if TYPE_CHECKING:
+    from heedful.training.run import train
 
 __all__ = [
     "SCHEDULES",
@@ -43,5 +50,15 @@ __all__ = [
     "Outcome",
     "Polynomial",
     "Saving",
+    "TrainingRun",
     "adamw",
+    "train",
 ]
+
+
+if not TYPE_CHECKING:  # checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "train":  # imported on first use, with all that a whole run needs
+            return import_module("heedful.training.run").train
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
