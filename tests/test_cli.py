@@ -38,7 +38,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen.on_train(settings)
         metrics = {"bleu": 41.25, "loss": float("nan"), "accuracy": float("inf")}
         tried = ["predict", settings.out, "it's"]
-        return {"task": settings.task, "model": settings.out, "metrics": metrics, "seconds": 1.5, "next": tried}
+        ended = {"task": settings.task, "model": settings.out, "metrics": metrics, "seconds": 1.5, "next": tried}
+        return {**ended, "settings": {"push": settings.push}}
 
     def evaluate(model: str, data: Any, **options: Any) -> dict[str, Any]:
         options.pop("say")("scoring")
@@ -310,6 +311,24 @@ def test_a_variable_that_is_no_option_is_named(
     assert "HEEDFUL_TRANING_LR is no option of a command; did you mean 'HEEDFUL_TRAINING_LR'?" in line
 
 
+def test_all_unknown_options_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = error_of(capsys, *TRAIN, "--nothing", "1", "--learning-rate", "1", "--seed", "3", "--max-step=5")
+    assert line == (
+        "heedful: Unknown options: --nothing, --learning-rate (did you mean --training.lr?), "
+        "--max-step (did you mean --max-steps?) (see heedful train --help)"
+    )
+    line = error_of(capsys, "predict", "model", "hi", "--beams", "4", "--no-compiled-decoding", "--", "--text")
+    assert line == "heedful: Unknown option: --beams. Did you mean --num-beams? (see heedful predict --help)"
+
+
+def test_commands_are_listed_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    words = capsys.readouterr().out.split()
+    order = ["Start", "demo", "Train", "train", "predict", "serve", "evaluate", "inspect", "Lists", "tasks", "Options"]
+    places = [words.index(word, words.index("Start")) for word in order]
+    assert places == sorted(places)
+
+
 def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys, *TRAIN, "--config", "none.toml") == "heedful: none.toml: no such file; check the path"
     (folder / "run.toml").write_bytes(b"seed = \xff")
@@ -482,6 +501,7 @@ def only_json(text: str) -> Any:
                 "metrics": {"bleu": 41.25, "loss": None, "accuracy": None},
                 "seconds": 1.5,
                 "next": ["predict", "run", "it's"],
+                "settings": {"push": None},
             },
         ),
         (
@@ -537,6 +557,7 @@ def test_the_suggested_command_imports_what_the_run_imported(
 ) -> None:
     (folder / "my parts.py").write_text("", encoding="utf-8")
     ended = {"model": "run", "metrics": {}, "seconds": 1.0, "next": ["predict", "run", "one"], **verdict}
+    ended["settings"] = {"push": None}
     monkeypatch.setattr("heedful.training.run.train", lambda settings, **named: ended)
     assert cli.main([*TRAIN, "--import", "my parts.py"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]

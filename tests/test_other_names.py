@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,10 @@ import torch
 import fresh_process
 import heedful
 from heedful import cli
+from heedful.cli.parser import app
 from heedful.errors import HeedfulError, edit_distance
 from heedful.pretrained.model_types import model_type_of
+from heedful.recipes import RECIPES
 from heedful.tasks import named
 from heedful.training import report
 
@@ -107,6 +113,60 @@ def test_a_shell_completes_commands(shell: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert all(command in written for command in ("train", "predict", "inspect"))
+
+
+def offered(*words: str) -> list[str]:
+    """The values that ``heedful __complete`` offers to a shell for the last word."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert cli.main(["__complete", *words]) == 0
+    return [line.partition("\t")[0] for line in output.getvalue().splitlines() if line and line[0] != "\x1f"]
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (["train", ""], ["translation", "fill-mask"]),
+        (["train", "translation", "--preset", ""], ["transformer-tiny", "gpt2"]),
+        (["train", "translation", "--recipe", ""], list(RECIPES)),
+        (["train", "translation", "--training.schedule", ""], ["cosine", "linear"]),
+        (["predict", "runs/a", "--dtype", ""], ["int8", "float32"]),
+        (["train", "translation", "--training.lr", ""], []),
+    ],
+)
+def test_a_shell_completes_values(words: list[str], some: list[str]) -> None:
+    found = offered(*words)
+    assert {*some} <= {*found}
+    assert found or not some
+
+
+def test_a_shell_completes_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/small", "runs/large", "alone/only/inner", ".hidden"):
+        Path(name).mkdir(parents=True)
+    Path("pairs.tsv").write_text("a\tb\n")
+    assert offered("predict", "") == ["alone/", "pairs.tsv", "runs/"]
+    assert offered("predict", "runs/s") == ["runs/small/"]
+    assert offered("predict", "ru") == ["runs/large/", "runs/small/"]  # no space after a folder's name
+    assert offered("predict", "al") == ["alone/only/inner/"]
+    assert offered("predict", "nothing/") == []
+    assert offered("train", "translation", "--train", "pa") == ["pairs.tsv"]
+
+
+def test_bash_completes_values(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash is installed")
+    program = tmp_path / "heedful"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom heedful import cli\nsys.exit(cli.main(sys.argv[1:]))\n")
+    program.chmod(0o755)
+    (tmp_path / "h.bash").write_text(app.generate_completion(shell="bash", prog_name="heedful"))
+    line = "COMP_WORDS=(heedful train translation --preset transformer-t) COMP_CWORD=4"
+    script = f'source h.bash; {line}; _heedful; echo "${{COMPREPLY[@]}}"'
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [bash, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["transformer-tiny"]
 
 
 def test_help_names_completion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from heedful.errors import HeedfulError, plural
 
 HOLD = ("files", "path")
 OWN = frozenset({"data", "valid", "unlabelled", "out", "preset", "model", "resume", "overwrite", "seed", "quiet"}) | {
-    *("max_steps", "max_epochs", "max_minutes", "device")
+    *("max_steps", "max_epochs", "max_minutes", "device", "push")
 }  # arguments of ``train`` that ``settings`` cannot have
 PREDICTED = 4096  # inputs whose probabilities are computed together
 

@@ -134,6 +134,31 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
 
 
+def test_all_settings_are_printed_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.tsv").write_text(DATA, encoding="utf-8")
+    run = ["train", "text-classification", "--train", "data.tsv", *SMALL, "--max-steps=3"]
+    assert cli.main([*run, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "out = " not in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
+    Path("mine.toml").write_text(printed, encoding="utf-8")
+    assert cli.main([*run, "--out=given", "--quiet"]) == 0
+    assert cli.main(["train", "--config=mine.toml", "--out=read", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+    written = Path("given", "run.toml").read_text(encoding="utf-8")
+    assert written.replace('out = "given"\n', "") == printed
+    assert Path("read", "run.toml").read_text(encoding="utf-8") == written.replace("given", "read")
+    assert cli.main([*run, "--print-config", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["training"]["batch_size"] == 8
+    for more, message in ((["--resume"], "--print-config starts a new run"), (["--lr-range-test"], "give one of them")):
+        assert cli.main([*run, "--print-config", *more]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_groups_of_lower_rates_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     import heedful
     from heedful.training.optimisation import adamw, layer_rates

@@ -143,14 +143,15 @@ def _line_of(name: str, text: str) -> int:
     return 1
 
 
-def range_test_without_out(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Makes ``--out`` optional for ``train --lr-range-test``, which writes nothing."""
+def trials_without_out(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Makes ``--out`` optional for ``train --lr-range-test`` and ``--print-config``, which write nothing."""
     by_name = {argument.name: argument for argument in arguments}
-    range_test = by_name.get("--lr-range-test")
-    if range_test is None or by_name["--out"].tokens:
-        return
-    if any(token.implicit_value for token in range_test.tokens):
-        by_name["--out"].append(Token(keyword="--out", value=".", source="--lr-range-test"))
+    for name in ("--lr-range-test", "--print-config"):
+        trial = by_name.get(name)
+        if trial is None or by_name["--out"].tokens:
+            return
+        if any(token.implicit_value for token in trial.tokens):
+            by_name["--out"].append(Token(keyword="--out", value=".", source=name))
 
 
 def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

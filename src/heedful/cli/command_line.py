@@ -11,65 +11,89 @@ import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import CycloptsError, Group, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from heedful.cli.arguments import by_flags, join_dashes, likely, without_imports
 from heedful.cli.chat import chat
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.model_folders import export, inspect, proofs, summary
-from heedful.cli.parser import app, with_help_flag, with_help_of_task, with_name_of_task
+from heedful.cli.parser import app, show_completion, with_help_flag, with_help_of_task, with_name_of_task
 from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.cli.serve import serve
 from heedful.cli.train import audit, demo, train, watch
-from heedful.errors import HeedfulError, shorten
+from heedful.errors import HeedfulError, misspelled, shorten
 from heedful.util.out_of_memory import is_out_of_memory
 
 UNREAD = 141  # exit status of a program whose output is no longer read, as shells report SIGPIPE
 RANK_0_SECONDS = 2.0  # time for rank 0 to report an error: torchrun ends all processes when one has ended
 
-# The commands, in the order of ``heedful --help``: a function's signature is the options, its docstring the help.
+# The commands, grouped in the order of use: a function's signature is the options, its docstring the help.
+GROUPS = ("Start", "Train", "Use a model", "Measure and check", "Look inside", "Lists")
+START, TRAIN, USE, MEASURE, LOOK, LISTS = (Group(title, sort_key=number) for number, title in enumerate(GROUPS))
 app.command(
     train,
+    group=TRAIN,
     help_epilogue="Example:  heedful train translation --train train.en train.fr --out runs/en-fr\n"
     "Also:     --import mine.py registers own parts; HEEDFUL_TRAINING_LR=1e-3 is --training.lr 1e-3",
 )
-app.command(audit, help_epilogue="Example:  heedful audit text-classification --train labels.csv --valid held.csv")
-app.command(watch, help_epilogue="Example:  heedful watch runs")
+app.command(
+    audit, group=TRAIN, help_epilogue="Example:  heedful audit text-classification --train labels.csv --valid held.csv"
+)
+app.command(watch, group=TRAIN, help_epilogue="Example:  heedful watch runs")
 app.command(
     predict,
+    group=USE,
     help_epilogue='Example:  heedful predict runs/en-fr "How are you?"\n'
     "A text that begins with a hyphen goes after --.",
 )
-app.command(chat, help_epilogue="Example:  heedful chat runs/assistant --max-new-tokens 200")
-app.command(evaluate, help_epilogue="Example:  heedful evaluate runs/en-fr --data test.en test.fr --num-beams 5")
-app.command(compare, help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr")
-app.command(nearest, help_epilogue='Example:  heedful nearest runs/near "how do I open a file?" --among notes')
+app.command(chat, group=USE, help_epilogue="Example:  heedful chat runs/assistant --max-new-tokens 200")
+app.command(
+    evaluate, group=MEASURE, help_epilogue="Example:  heedful evaluate runs/en-fr --data test.en test.fr --num-beams 5"
+)
+app.command(
+    compare, group=MEASURE, help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr"
+)
+app.command(
+    nearest, group=USE, help_epilogue='Example:  heedful nearest runs/near "how do I open a file?" --among notes'
+)
+proofs.group = MEASURE  # cyclopts takes it from a sub-app alone
 app.command(proofs)
 app.command(
-    export, help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2"
+    export,
+    group=USE,
+    help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2",
 )
-app.command(summary, help_epilogue="Example:  heedful summary bert-base --length 512 --batch 8")
+app.command(summary, group=LOOK, help_epilogue="Example:  heedful summary bert-base --length 512 --batch 8")
 app.command(
     inspect,
+    group=LOOK,
     help_epilogue='Example:  heedful inspect runs/en-fr "How are you?" --out attention.html\n'
     "Decoding options are those of predict. A text that begins with a hyphen goes after --.",
 )
 app.command(
     serve,
+    group=USE,
     help_epilogue="Example:  heedful serve runs/en-fr\nOthers may connect with: --host 0.0.0.0 --token-file token",
 )
-app.command(list_presets, name="presets", help_epilogue="Example:  heedful summary vit-b/16")
+app.command(list_presets, group=LISTS, name="presets", help_epilogue="Example:  heedful summary vit-b/16")
 app.command(
     list_recipes,
+    group=LISTS,
     name="recipes",
     help_epilogue="Example:  heedful train text-generation --recipe nanogpt-shakespeare-cpu ...",
 )
-app.command(list_tasks, name="tasks", help_epilogue="Example:  heedful train translation --help")
-app.register_install_completion_command(help="Complete commands and options in this shell; writes to its start file.")
-app.command(doctor, help_epilogue="Example:  heedful doctor --json")
-app.command(demo, help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")
+app.command(list_tasks, group=LISTS, name="tasks", help_epilogue="Example:  heedful train translation --help")
+app.register_install_completion_command(
+    help="Complete commands, options and their values in this shell; writes to its start file."
+)
+app.command(show_completion, name="--show-completion")
+app.command(doctor, group=START, help_epilogue="Example:  heedful doctor --json")
+app.command(demo, group=START, help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")
+app.group_commands = Group("Options", sort_key=len(GROUPS))
+for _number, _command in enumerate(("demo", "train", "predict", "chat", "serve", "evaluate", "inspect")):
+    app[_command].sort_key = _number  # the first of their groups; the others follow by name
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
@@ -110,9 +134,7 @@ def _usage_error(error: CycloptsError, tokens: Sequence[str]) -> str:
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected {error.unused_tokens}"
     if isinstance(error, UnknownOptionError):
-        options = [argument.name for argument in error.argument_collection]
-        if suggestion := likely(error.token.keyword or "", options):
-            return f"Unknown option: {error.token.keyword}. Did you mean {suggestion}?"
+        return _unknown_options(error, tokens)
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
         _, did_you_mean, hint = str(error).partition(" Did you mean")
         name = error.argument.name  # without error.keyword, option and value are missing, not the value alone
@@ -121,6 +143,27 @@ def _usage_error(error: CycloptsError, tokens: Sequence[str]) -> str:
             return "--train is missing; the settings of the run have it: --config OUT/run.toml --resume"
         return f"{label} is missing" + (f".{did_you_mean}{hint}" if did_you_mean else "")
     return str(error)
+
+
+def _unknown_options(error: UnknownOptionError, tokens: Sequence[str]) -> str:
+    """Returns the message for all unknown options of a command line, each with the option that is likely meant."""
+    options = [argument.name for argument in error.argument_collection]
+    known = {name for argument in error.argument_collection for name in argument.names}
+    end = [*tokens, "--"].index("--")
+    given = [token.partition("=")[0] for token in tokens[1:end] if token.startswith("--")]
+    unknown = [name for name in dict.fromkeys((error.token.keyword, *given)) if name and name not in known]
+    meant = {name: likely(name, options) or misspelled(name, options) or _longer(name, options) for name in unknown}
+    if len(unknown) == 1:
+        (name,) = unknown
+        return f"Unknown option: {name}." + (f" Did you mean {meant[name]}?" if meant[name] else "")
+    each = (f"{name} (did you mean {option}?)" if option else name for name, option in meant.items())
+    return f"Unknown options: {', '.join(each)}"
+
+
+def _longer(name: str, options: Sequence[str]) -> str | None:
+    """Returns the only option that ends with ``name`` after a hyphen or a point, such as --num-beams for --beams."""
+    found = [option for option in options if option.endswith((f"-{name.lstrip('-')}", f".{name.lstrip('-')}"))]
+    return found[0] if len(found) == 1 else None
 
 
 def _check_current_folder() -> None:

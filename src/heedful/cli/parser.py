@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, ArgumentCollection, Parameter, default_name_transform
 
 from heedful import __version__
-from heedful.cli.arguments import range_test_without_out, read_file, refuse_fractions
+from heedful.cli.arguments import read_file, refuse_fractions, trials_without_out
 from heedful.errors import nearest
 from heedful.generation.options import DecodingSettings
 from heedful.settings import (
@@ -51,6 +51,7 @@ Flattened = Parameter(
     name="*", name_transform=lambda name: "from" if name == "start_from" else default_name_transform(name)
 )
 Json = Annotated[bool, Parameter(help="print JSON for programs instead of text for people")]
+Quiet = Annotated[bool, Parameter(help="print no progress and no notes, only results that were asked for, and errors")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the fastest available by default")]
 Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
 CompiledDecoding = Annotated[
@@ -67,6 +68,13 @@ PREFIX = "HEEDFUL_"  # of environment variables that set options
 HELP, HELP_ALL = {"--help", "-h"}, "--help-all"
 COMMON_FLAGS = ("--config", "--json")  # of ``train``, besides the common settings
 OTHER_VARIABLES = ("HEEDFUL_CACHE", "HEEDFUL_DEBUG", "HEEDFUL_IMPORT")
+
+
+def complete_values(context: Any) -> list[tuple[str, str]]:
+    """Returns the values that a shell offers for an argument (``cli/completion.py``, imported when one asks)."""
+    from heedful.cli.completion import values
+
+    return values(context)
 
 
 def read_environment(command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -103,11 +111,18 @@ app = App(
     "Then:        heedful train translation --train pairs.tsv --out runs/mine\n"
     "Own parts:   any command with --import mine.py, which calls heedful.register",
     help_format="plaintext",
-    default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
-    config=(read_environment, read_file, refuse_fractions, range_test_without_out),
+    default_parameter=Parameter(
+        consume_multiple=1, allow_repeating=True, negative=(), show_default=False, completer=complete_values
+    ),
+    config=(read_environment, read_file, refuse_fractions, trials_without_out),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
+
+
+def show_completion(shell: Literal["bash", "zsh", "fish", "powershell"] | None = None) -> None:
+    """Print the completion of a shell: bash, zsh, fish or powershell; of this one by default."""
+    print(app.generate_completion(shell=shell))
 
 
 def with_name_of_task(tokens: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_file, check_model
-from heedful.cli.parser import Answering, CompiledDecoding, Decoding, Device, Dtype, Json
+from heedful.cli.parser import Answering, CompiledDecoding, Decoding, Device, Dtype, Json, Quiet
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
 from heedful.generation.options import DecodingSettings
@@ -49,6 +49,7 @@ def predict(
     compiled_decoding: CompiledDecoding = True,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Predict with a trained model, for texts or images, in their order."""
@@ -85,6 +86,7 @@ def predict(
         compiled_decoding=compiled_decoding,
         as_json=json,
         overwrite=overwrite,
+        quiet=quiet,
     )
     if json and out is not None and not rank():
         print(to_json(result))

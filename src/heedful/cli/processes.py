@@ -69,7 +69,7 @@ def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os
     configures threads, or if torch is loaded.
 
     Returns:
-        A line for people that names the change, of a command in ``LONG``; None without one.
+        A line for people that names the change, of a command in ``LONG``; None without one, and with ``--quiet``.
     """
     computes = bool(tokens) and tokens[0] in COMPUTING and not {"--help", "-h"} & set(tokens)
     if not computes or several() or "torch" in sys.modules or any(name in environ for name in THREAD_VARIABLES):
@@ -78,7 +78,7 @@ def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os
     if not is_busy(used):
         return None
     environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    if tokens[0] not in LONG:
+    if tokens[0] not in LONG or "--quiet" in tokens:
         return None
     cores = os.cpu_count()
     return f"other programs use {used:.1f} of {cores} cores; threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE)"

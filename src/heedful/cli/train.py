@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from heedful.cli import processes
 from heedful.cli.arguments import IMPORTS, check_file, check_model, check_out
-from heedful.cli.parser import Flattened, Json
+from heedful.cli.parser import Flattened, Json, Quiet
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
 from heedful.settings import (
@@ -24,7 +24,9 @@ from heedful.settings import (
     TokenizerSettings,
 )
 from heedful.util.locks import contents
-from heedful.util.terminal import program, say_to, to_json
+from heedful.util.terminal import program, say_nothing, say_to, to_json
+
+NO_FOLDER = 'out = "."'  # where --out is left out
 
 
 def train(
@@ -37,11 +39,18 @@ def train(
         bool,
         Parameter(help="only try learning rates on the run's first steps; writes nothing, needs no --out"),
     ] = False,
+    print_config: Annotated[
+        bool,
+        Parameter(help="only print all settings of the run, as --config reads them; writes nothing, needs no --out"),
+    ] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
     _check(settings)
-    if rank() == 0 and not lr_range_test:
+    if lr_range_test and print_config:
+        raise HeedfulError("--lr-range-test and --print-config train nothing; give one of them")
+    if rank() == 0 and not (lr_range_test or print_config):
         check_out(settings)
 
     from heedful.audit.audit import start_warnings
@@ -52,16 +61,24 @@ def train(
     from heedful.views.run_figures import draw_report, draw_run
     from heedful.views.watch_html import draw_watch
 
+    if print_config:
+        from heedful.settings import to_toml
+        from heedful.training.range_test import resolved_settings
+
+        resolved = resolved_settings(settings)
+        lines = to_toml(resolved).splitlines()
+        print(to_json(resolved.to_dict()) if json else "\n".join(line for line in lines if line != NO_FOLDER))
+        return
     if lr_range_test:
-        result = run_range_test(settings, quiet=json)
+        result = run_range_test(settings, quiet=json or quiet)
         text = "\n".join(result.pop("lines"))
         print(to_json(result) if json else text)
         return
     try:
         result = train_model(
             settings,
-            say=say_to(json),
-            quiet=json,
+            say=say_nothing if quiet else say_to(json),
+            quiet=json or quiet,
             draw=draw_report,
             draw_attention=draw_watch,
             started=processes.started,
@@ -81,8 +98,9 @@ def train(
             result["hub"] = push_run(settings.out, name)
         except HeedfulError as error:
             refused = error  # after the result of the run, which is complete
-    print_result(result, json)
-    if not json:
+    if json or not quiet:
+        print_result(result, json)
+    if not (json or quiet):
         if (page := Path(settings.out, "watch.html")).is_file():
             print(f"watch: {page}")
         if "hub" in result:

@@ -1,10 +1,11 @@
-"""Learning-rate range test: tries rising learning rates, and suggests one."""
+"""Trials of a run that write nothing: all its settings, and a learning-rate range test, which suggests a rate."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +18,9 @@ from heedful.training.log import Log, log_line
 from heedful.training.loop import Loop
 from heedful.training.memory import within_memory
 from heedful.training.precision import tf32
-from heedful.training.run import build_loop, prepare, print_nothing
+from heedful.training.run import Run, build_loop, prepare, print_nothing
 from heedful.training.schedule import Limits
-from heedful.util.ranks import join_ranks
+from heedful.util.ranks import Ranks, join_ranks
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 100
 SMOOTHING = 4  # steps before and after one over which its loss is averaged
@@ -85,17 +86,11 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
     Returns:
         ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``; the lines are a table for people.
     """
-    if settings.resume:
-        raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
     if settings.training.report:
         raise HeedfulError("--lr-range-test writes no log to report; leave --training.report out")
     if settings.push is not None:
         raise HeedfulError("--lr-range-test trains no model to upload; leave --push out")
-    with join_ranks() as ranks, threads_restored(), TemporaryDirectory() as folder:
-        if ranks.size > 1:
-            raise HeedfulError("--lr-range-test runs in one process; start it without torchrun")
-        temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
-        run = prepare(temporary, ranks, print_nothing, started=time.monotonic())
+    with _prepared(settings, "--lr-range-test") as (run, ranks):
         loop = build_loop(run, None, ranks, quiet=True)
         with (
             deterministic(run.settings.deterministic),
@@ -104,6 +99,26 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         ):
             result = range_test(loop, quiet)
     return {"task": run.task.name, **vars(result), "lines": result.lines()}
+
+
+def resolved_settings(settings: RunSettings) -> RunSettings:
+    """Returns all settings of the run that ``settings`` describe: those of its ``run.toml``, of which none is unset
+    that the run would choose; writes no files.
+    """
+    with _prepared(settings, "--print-config") as (run, _):
+        return replace(run.settings, out=settings.out, overwrite=settings.overwrite)
+
+
+@contextmanager
+def _prepared(settings: RunSettings, option: str) -> Iterator[tuple[Run, Ranks]]:
+    """Prepares a new run in a temporary folder, which is removed at the end."""
+    if settings.resume:
+        raise HeedfulError(f"{option} starts a new run, and --resume continues one; give one of them")
+    with join_ranks() as ranks, threads_restored(), TemporaryDirectory() as folder:
+        if ranks.size > 1:
+            raise HeedfulError(f"{option} runs in one process; start it without torchrun")
+        temporary = replace(settings, out=str(Path(folder, "trial")), overwrite=False)
+        yield prepare(temporary, ranks, print_nothing, started=time.monotonic()), ranks
 
 
 def range_test(loop: Loop, quiet: bool = True) -> RangeTest:

@@ -60,6 +60,10 @@ def say_to(quiet_output: bool) -> Callable[[str], None]:
     return partial(_say, sys.stderr if quiet_output else sys.stdout)
 
 
+def say_nothing(line: str) -> None:
+    """Drops a line."""
+
+
 def _say(stream: TextIO, line: str) -> None:
     with suppress(OSError):
         print(line, file=stream, flush=True)
