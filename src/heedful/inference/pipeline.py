@@ -24,6 +24,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import AnsweringSettings
+from heedful.tasks.choices import CHOICES
 from heedful.tasks.labels import checked_top_k
 from heedful.tasks.published import task_of
 from heedful.tasks.run_data import columns_in_card
@@ -44,6 +45,7 @@ log = logging.getLogger("heedful")
 WritesText = Literal[
     "translation", "text-generation", "summarization", "fill-mask", "image-classification", "image-to-text"
 ]
+FOREIGN_OPTIONS = {"candidate_labels": CHOICES}  # names of transformers
 ANSWERING = frozenset(field.name for field in fields(AnsweringSettings))
 
 
@@ -235,7 +237,7 @@ class Pipeline(Generic[Output]):
         for name in options:
             if name not in self.task.options:
                 known = self.task.options
-                hint = nearest(name, known) if known else "leave it out"
+                hint = nearest(FOREIGN_OPTIONS.get(name, name), known) if known else "leave it out"
                 raise HeedfulError(f"the option {name} has no effect for {self.task.name}; {hint}")
         for name in ANSWERING & options.keys():
             AnsweringSettings.check_value(name, options[name])

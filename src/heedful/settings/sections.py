@@ -312,6 +312,8 @@ class AnsweringSettings(Settings):
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
     choices: tuple[str, ...] | None = option("answer by the most probable of these texts: yes,no")
+    hypothesis_template: str | None = option('with choices, a text classifier: sentence of a label, "This is {}."')
+    multi_label: bool | None = option("with choices, a text classifier: several may hold; a probability for each")
     normalise: Literal["tokens", "characters"] | None = option(
         "divide the log-probability of a choice by its number of tokens or characters"
     )

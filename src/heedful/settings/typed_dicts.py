@@ -248,6 +248,8 @@ class SingleOutputOptions(SingleOutputDecoding, total=False):
     stride: int | None
     mirror: bool | None
     choices: list[str] | tuple[str, ...] | None
+    hypothesis_template: str | None
+    multi_label: bool | None
     normalise: Literal["tokens", "characters"] | None
 
 

@@ -174,6 +174,7 @@ TaskName = Literal[  # the keys of ``TASKS``, for editors
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "sentiment-analysis": ("text-classification",),
     "sequence-classification": ("text-classification",),
+    "zero-shot-classification": ("text-classification",),
     "ner": ("token-classification",),
     "named-entity-recognition": ("token-classification",),
     "text2text-generation": ("translation", "summarization", "generative-question-answering"),

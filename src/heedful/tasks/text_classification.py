@@ -26,7 +26,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import AUTO, RunSettings
-from heedful.tasks import defaults, get, known_models
+from heedful.tasks import defaults, get, known_models, zero_shot
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
 from heedful.tasks.labels import (
     are_multi_label,
@@ -90,9 +90,9 @@ class TextClassification(TextPairTask):
     )
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TextClassification"]
-    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"}) | zero_shot.OPTIONS
     known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
-    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"}) | zero_shot.OPTIONS
 
     def __init__(
         self,
@@ -416,8 +416,11 @@ class TextClassification(TextPairTask):
         of the first.
 
         An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
-        between them.
+        between them. With ``choices`` a model of natural language inference chooses among them
+        (:mod:`heedful.tasks.zero_shot`).
         """
+        if zero_shot.check_options(options):
+            return zero_shot.predict(self, model, inputs, options)
         top_k = labels_to_list(options, self.labels)
 
         def compute(batch: Batch) -> list[tuple[Any, float | None]]:
