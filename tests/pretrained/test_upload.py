@@ -495,11 +495,15 @@ def test_a_run_stays_whole_where_the_upload_fails(hub: Hub, tmp_path: Path) -> N
     assert type(load(folder)) is heedful.models.Encoder
     assert json.loads((folder / "heedful.json").read_text())["verdict"]["text"]
     command = message.partition("is complete, upload it with: ")[2]
-    assert command.startswith("python -c ")
-    _, _, code = shlex.split(command)
-    run = ask(hub, home, code.replace("org/taken", "org/name"), **right)  # as if the person had changed the name
-    assert run.returncode == 0, run.stderr
+    assert shlex.split(command) == ["heedful", "push", str(folder), "org/taken"]
+    run = ask(hub, home, TRAIN, "push", str(folder), "org/name", **right)  # as if the person had changed the name
+    assert (run.returncode, run.stdout) == (0, f"{hub.address}/org/name\n"), run.stderr
     assert "model.safetensors" in uploaded(hub)[1]
+    run = ask(hub, home, TRAIN, "push", str(folder), "org/name")
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (
+        2,
+        "heedful: push org/name uploads to the Hub, but you are not logged in; run hf auth login",
+    )
 
 
 def test_a_run_from_python_is_uploaded(hub: Hub, tmp_path: Path) -> None:

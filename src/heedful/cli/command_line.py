@@ -17,7 +17,7 @@ from heedful.cli.arguments import by_flags, join_dashes, likely, without_imports
 from heedful.cli.chat import chat
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
-from heedful.cli.model_folders import export, inspect, proofs, summary
+from heedful.cli.model_folders import export, inspect, proofs, push, summary
 from heedful.cli.parser import app, show_completion, with_help_flag, with_help_of_task, with_name_of_task
 from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
@@ -65,6 +65,7 @@ app.command(
     group=USE,
     help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2",
 )
+app.command(push, group=USE, help_epilogue="Example:  heedful push runs/labels org/labels --private")
 app.command(summary, group=LOOK, help_epilogue="Example:  heedful summary bert-base --length 512 --batch 8")
 app.command(
     inspect,

@@ -1,4 +1,4 @@
-"""``heedful summary``, ``inspect``, ``verify`` and ``export``: commands on one model folder."""
+"""``heedful summary``, ``inspect``, ``verify``, ``export`` and ``push``: commands on one model folder."""
 
 from __future__ import annotations
 
@@ -35,6 +35,24 @@ def summary(
 
     info = heedful.summary(name, length=length, batch=batch, image_size=image_size, depth=depth)
     print(to_json(info.as_dict()) if json else info)
+
+
+def push(
+    model: Annotated[str, Parameter(help="model folder")],
+    name: Annotated[str, Parameter(help="name on the Hub: ORG/NAME")],
+    /,
+    *,
+    private: Annotated[bool, Parameter(help="create a private repository, if there is none of this name")] = False,
+    revision: Annotated[str | None, Parameter(help="branch to write to; main by default")] = None,
+    json: Json = False,
+) -> None:
+    """Upload a model to the Hub: weights, tokenizer and model card."""
+    check_model(model)
+    from heedful.pretrained import upload
+
+    upload.check_push(name, "push")
+    url = upload.push(model, name, private=private, revision=revision)
+    print(to_json({"model": model, "hub": url}) if json else url)
 
 
 def inspect(

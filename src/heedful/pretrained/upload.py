@@ -73,8 +73,10 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     raise HeedfulError(f"cannot upload {name} to the Hub: {problem}")
 
 
-def check_push(name: str) -> None:
+def check_push(name: str, option: str = "--push") -> None:
     """Raises ``HeedfulError`` unless ``name`` is one that a model on the Hub can have and a token is there.
+
+    ``option`` is the option or the command that has the name, for the message.
 
     Asks no network: whether the Hub takes the token, only the upload tells.
     """
@@ -87,11 +89,11 @@ def check_push(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError:
-        raise HeedfulError(f"--push {name!r} is not a valid model name; use 'org/name'") from None
+        raise HeedfulError(f"{option} {name!r} is not a valid model name; use 'org/name'") from None
     if is_offline():
-        raise HeedfulError(f"--push {name} uploads to the Hub, but HF_HUB_OFFLINE is set; unset it")
+        raise HeedfulError(f"{option} {name} uploads to the Hub, but HF_HUB_OFFLINE is set; unset it")
     if get_token() is None:
-        raise HeedfulError(f"--push {name} uploads to the Hub, but you are not logged in; run hf auth login")
+        raise HeedfulError(f"{option} {name} uploads to the Hub, but you are not logged in; run hf auth login")
 
 
 def push_run(folder: str | Path, name: str) -> str:
@@ -99,10 +101,8 @@ def push_run(folder: str | Path, name: str) -> str:
     try:
         return push(folder, name)
     except HeedfulError as error:
-        code = f"import heedful.pretrained; heedful.pretrained.push({str(folder)!r}, {name!r})"
-        raise HeedfulError(
-            f"{error}; the run in {folder} is complete, upload it with: python -c {shlex.quote(code)}"
-        ) from None
+        again = shlex.join(["heedful", "push", str(folder), name])
+        raise HeedfulError(f"{error}; the run in {folder} is complete, upload it with: {again}") from None
 
 
 def model_files(folder: Path) -> dict[str, Path | bytes]:
