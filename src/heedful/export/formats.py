@@ -103,15 +103,15 @@ def writes_file(to: str, out: str | Path) -> bool:
     return bool(FORMATS[to].extension) and Path(out).suffix.lower() == FORMATS[to].extension
 
 
-def _source(model: str | Path) -> Path:
-    """Returns the folder of a model; raises ``HeedfulError`` for an ensemble, which no format stores."""
-    from heedful.pretrained.folder import find, is_ensemble, member_folder
+def _source(model: str | Path, to: str) -> Path:
+    """Returns the folder of a model; raises ``HeedfulError`` for an ensemble, which ONNX alone stores."""
+    from heedful.pretrained.folder import find, is_ensemble
 
     source = find(model)
-    if is_ensemble(source):
+    if to != "onnx" and is_ensemble(source):
         raise HeedfulError(
-            f"{source} is an ensemble; export one of its members with --to onnx: {member_folder(source)}; for other "
-            "formats train one model: --model.members 1"
+            f"{source} is an ensemble, which only --to onnx writes; for other formats train one model: "
+            "--model.members 1"
         )
     return source
 
@@ -157,7 +157,7 @@ def export(
     writer = import_module(FORMATS[to].module)
     from heedful.pretrained.configuration import home
 
-    source, target = _source(model), Path(out)
+    source, target = _source(model, to), Path(out)
     if writes_file(to, out):
         with replaced_file(target) as file:
             details = writer.write_file(source, file, **options)

@@ -7,12 +7,15 @@ extended to ``SINES`` positions before tracing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
+    EnsembleConfig,
     Head,
     LearnedPosition,
     ModelConfig,
@@ -25,7 +28,7 @@ from heedful.config import (
 )
 from heedful.kernels.plan import Plan, apply_plan
 from heedful.layers.position import Sinusoidal
-from heedful.models import Model
+from heedful.models import Ensemble, Model
 
 SINES = 4096  # positions in the table of sines of a graph
 OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sentence_embedding"}  # else "logits"
@@ -88,8 +91,24 @@ class TraceableEncoderDecoder(Traceable):
         return self.model(input_ids, decoder_input_ids, attention_mask.bool())
 
 
+class TraceableEnsemble(Traceable):
+    """Traceable ensemble: maps what each member reads to the logits of the mean probabilities."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Returns the logits (B, labels).
+
+        ``inputs`` are the inputs of the first member, those of the second, and so on: ids (B, T_i), masks, which are 1
+        for a token, and segment ids if the members have them.
+        """
+        each = len(inputs) // len(_members(self.model))
+        parts = [inputs[start : start + each] for start in range(0, len(inputs), each)]
+        return self.model([(ids, mask.bool(), *more) for ids, mask, *more in parts])
+
+
 def traceable(model: Model, plan: str | Plan = "export") -> Traceable:
     """Returns a model without a cache as a module to trace."""
+    if isinstance(model.config, EnsembleConfig):
+        return TraceableEnsemble(model, plan)
     if isinstance(model.config, VisionConfig):
         return TraceableImages(model, plan)
     if isinstance(model.config, EncoderDecoderConfig):
@@ -98,8 +117,15 @@ def traceable(model: Model, plan: str | Plan = "export") -> Traceable:
     return TraceableText(model, plan)
 
 
+def _members(model: Model) -> Sequence[Model]:
+    assert isinstance(model, Ensemble)
+    return [member for member in model.members if isinstance(member, Model)]
+
+
 def input_names(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the names of the inputs of a model's exported graph, in order."""
+    """Returns the names of the inputs of a model's exported graph, in order; of an ensemble with a member's number."""
+    if isinstance(config, EnsembleConfig):
+        return tuple(f"{name}_{i}" for i, member in enumerate(config.members) for name in input_names(member))
     if isinstance(config, VisionConfig):
         return ("pixel_values",)
     if isinstance(config, EncoderDecoderConfig):
@@ -123,6 +149,8 @@ def position_limit(stack: StackConfig) -> int | None:
 
 def axis_limits(config: ModelConfig) -> dict[str, int | None]:
     """Returns the maximum length of each token axis of a traced model, by the axis's name; None is no limit."""
+    if isinstance(config, EnsembleConfig):
+        return {f"length_{i}": position_limit(member.encoder) for i, member in enumerate(config.members)}
     if isinstance(config, EncoderDecoderConfig):
         return {"length": position_limit(config.encoder), "decoder_length": position_limit(config.decoder)}
     return {"length": position_limit(getattr(config, "encoder", None) or getattr(config, "decoder"))}  # noqa: B009  # by kind
@@ -130,6 +158,13 @@ def axis_limits(config: ModelConfig) -> dict[str, int | None]:
 
 def example_inputs(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
     """Returns example inputs by name, to trace a model with: unequal sizes, and padding on both sides."""
+    if isinstance(model.config, EnsembleConfig):
+        found = {}
+        for number, member in enumerate(_members(model)):  # of different lengths: the tracer takes equal ones for one
+            own = [name.removesuffix(f"_{number}") for name in names if name.endswith(f"_{number}")]
+            for name, tensor in example_inputs(tuple(own), member).items():
+                found[f"{name}_{number}"] = nn.functional.pad(tensor, (0, number))
+        return found
     ids = torch.ones(3, 7, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}

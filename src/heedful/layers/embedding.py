@@ -83,7 +83,7 @@ class TokenEmbedding(nn.Module):
         if self.factor != 1.0:
             x = x * self.factor
         if self.bigram is not None:
-            before = nn.functional.pad(ids[:, :-1], (1, 0))
+            before = nn.functional.pad(ids, (1, -1))  # torch.export cannot trace ids[:, :-1] for all lengths
             x = x + self.bigram((PAIR_FACTOR * before.long() + ids) % self.bigram.num_embeddings)
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
