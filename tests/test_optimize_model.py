@@ -347,7 +347,7 @@ def test_the_doors(tmp_path: Path) -> None:
         assert model.optimised == dtype
         assert not model.training
     assert heedful.from_pretrained(tmp_path).optimised == ""
-    with pytest.raises(heedful.HeedfulError, match="int8"):
+    with pytest.raises(heedful.HeedfulError, match="did you mean 'int4'"):
         heedful.from_pretrained(tmp_path, dtype="int9")
 
 

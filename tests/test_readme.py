@@ -184,12 +184,15 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
         "export",
         "inspect",
         "summary",
+        "push",
     ):
         cli.main([*command.split(), "--help-all" if command == "train" else "--help"])
         known += capsys.readouterr().out
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", " ".join((README, *OTHERS)))) - {
         "--help",
         "--help-all",
+        "--install-completion",
+        "--show-completion",
         "--nproc-per-node",
         "--index-url",
         "--torch-backend",

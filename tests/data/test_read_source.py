@@ -515,7 +515,8 @@ def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
 def test_parquet_of_inputs_may_call_its_words_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "asked.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"tokens": [["a", "b"], ["c"]], "id": [7, 8]}), path)
-    assert [(one.input, one.id) for one in read_inputs(str(path), {"words": "words"})] == [(["a", "b"], 7), (["c"], 8)]
+    found = [(one.input, one.row) for one in read_inputs(str(path), {"words": "words"}, whole=True)]
+    assert [(words, row and row["id"]) for words, row in found] == [(["a", "b"], 7), (["c"], 8)]
 
 
 def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_other_commands_find_the_columns_again(run: tuple[Path, str], tmp_path: 
     assert any("as in training" in line for line in lines)
     out = tmp_path / "out.jsonl"
     predict(folder, data, str(out), as_json=True, quiet=True)
-    assert [json.loads(line)["input"] for line in out.read_text().splitlines()] == [text for text, _ in ROWS]
+    assert [json.loads(line)["review"] for line in out.read_text().splitlines()] == [text for text, _ in ROWS]
 
 
 def test_a_column_that_is_not_there_is_guessed_again(run: tuple[Path, str], tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_translator_of_several_languages(serving: Callable[..., Running], tmp_
     ):
         status, error = server.refused(path, **asked)
         assert status == 400
-        assert "no tag for the language 'it'; did you mean" in error["message"]
+        assert "no tag for the language 'it'; known: <2de>, <2fr>" in error["message"]
     assert "give a text, or" in server.refused(ROUTE, input={"source": "a", "colour": "b"})[1]["message"]
 
 

@@ -20,7 +20,11 @@ VERDICTS = {kind for kind in get_args(Kind) if " " not in kind}
 
 
 def test_every_option_and_file_is_there() -> None:
-    known = {f"--{key.replace('_', '-')}" for key in keys(RunSettings)} | {"--lr-range-test", "--config"}
+    known = {f"--{key.replace('_', '-')}" for key in keys(RunSettings)} | {
+        "--lr-range-test",
+        "--print-config",
+        "--config",
+    }
     known |= {"--port", "--no-open", "--json"}  # of heedful watch
     known |= {"--python"}  # of the benchmark of a busy machine
     assert set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", PAGE)) <= known

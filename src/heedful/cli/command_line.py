@@ -162,8 +162,11 @@ def _unknown_options(error: UnknownOptionError, tokens: Sequence[str]) -> str:
 
 
 def _longer(name: str, options: Sequence[str]) -> str | None:
-    """Returns the only option that ends with ``name`` after a hyphen or a point, such as --num-beams for --beams."""
-    found = [option for option in options if option.endswith((f"-{name.lstrip('-')}", f".{name.lstrip('-')}"))]
+    """Returns the only option that begins with ``name``, or ends with it after a hyphen or a point: --num-beams for
+    --beams.
+    """
+    bare = name.lstrip("-")
+    found = [option for option in options if option.startswith(name) or option.endswith((f"-{bare}", f".{bare}"))]
     return found[0] if len(found) == 1 else None
 
 

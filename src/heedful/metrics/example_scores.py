@@ -93,7 +93,8 @@ class Sums:
 
 def overall(scored: Scored) -> Metrics:
     """Returns the metrics of all examples."""
-    return scored.metrics_of(np.arange(len(scored)))
+    metrics = scored.metrics_of(np.arange(len(scored)))
+    return {name: float(value) for name, value in metrics.items()}  # not NumPy's, which JSON and YAML do not know
 
 
 def metrics_of_draws(scored: Scored, places: Places) -> list[Metrics]:

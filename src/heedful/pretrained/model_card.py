@@ -266,7 +266,8 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def _numbers(metrics: Any) -> dict[str, float]:
     values = metrics.items() if isinstance(metrics, Mapping) else ()
-    return {str(k): v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300}
+    numbers = {str(k): v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {name: float(value) for name, value in numbers.items() if abs(value) < 1e300}  # YAML has no numbers of NumPy
 
 
 def _two_digits(value: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of_word
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, nearest, plural
+from heedful.errors import HeedfulError, known_names, misspelled, nearest, plural
 from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
 from heedful.tasks.baselines import evenly_spaced, sklearn_module
 
@@ -63,11 +63,13 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
         tag = next(tag for tag in first if tag in bare)
         row, index = first[tag]
         word = row.values["words"][index]
+        prefixed = {parted(other)[1]: other for other in others if other not in bare}
+        close = misspelled(tag, prefixed)
+        hint = f"did you mean {prefixed[close]!r}?" if close is not None else known_names({*others} - {*bare})
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
             f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no prefix B- or I-, but other "
-            f"tags have one; {nearest(tag, [other for other in others if other not in bare])}"
-            f"{header if line_of_word(row, index) == 1 else ''}"
+            f"tags have one; {hint}{header if line_of_word(row, index) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
         return sorted(first, key=lambda tag: (tag != OUTSIDE, tag))
