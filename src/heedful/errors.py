@@ -9,6 +9,7 @@ T = TypeVar("T")
 
 MAX_LENGTH = 500  # characters of a message
 MAX_NAMES = 50  # listed in a hint
+LONGEST = 64  # letters of a name that may be misspelled: the time grows with their square
 FEW, LISTED_LENGTH = 8, 200  # items of a file that a message lists, and their characters
 
 
@@ -79,13 +80,13 @@ def misspelled(name: str, known: Iterable[str]) -> str | None:
     """
     plain = str.maketrans("", "", "-_ ")
     wanted = name.lower().translate(plain)
-    if len(wanted) < 2:
+    if not 2 <= len(wanted) <= LONGEST:
         return None
     errors = {}
     for name in known:
         other = name.lower().translate(plain)
         most = (len(wanted) + 1) // 3 if wanted[:1] == other[:1] else max(1, len(wanted) // 4)
-        if (count := edit_distance(wanted, other)) <= most:
+        if abs(len(wanted) - len(other)) <= most and (count := edit_distance(wanted, other)) <= most:
             errors[name] = count
     return min(errors, key=errors.__getitem__, default=None)
 

@@ -130,7 +130,8 @@ class Pipeline(Generic[Output]):
         which reads the inputs lazily and never holds more than a block. A list of messages, each with its ``"role"``,
         is one input.
         """
-        if hasattr(inputs, "columns") or hasattr(inputs, "to_list"):
+        is_frame = hasattr(inputs, "columns") and (hasattr(inputs, "iloc") or hasattr(inputs, "iter_rows"))
+        if is_frame or hasattr(inputs, "to_list"):
             return self._of_frame(inputs, as_frame, options)
         if as_frame:
             if not isinstance(inputs, list) or is_conversation(inputs):
