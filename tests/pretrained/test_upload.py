@@ -215,11 +215,13 @@ def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
     old = files_of(tmp_path / "model")
     new = old | {"config.json": old["config.json"].replace(b'"attn_pdrop"', b'"attn_pdrop_"')}
     others = {"pytorch_model.bin": b"x", "tf_model.h5": b"x", "model.onnx": b"x", "rust_model.ot": b"x"}
+    others["modeling.py"] = b"raise SystemExit('code of the folder ran')"
+    new["config.json"] = new["config.json"].replace(b"{", b'{"auto_map": {"AutoModel": "modeling.Model"},', 1)
     hub.repositories["org/name"] = {"main": new | others, "v1": old | others}
     home = tmp_path / "home"
     run = ask(hub, home, LOAD, "org/name")
     assert float(found(run).name) == pytest.approx(sum(p.double().sum().item() for p in model.parameters()))
-    assert hub.files() == sorted({*old} - {"README.md"})  # no pickle, no file of another framework
+    assert hub.files() == sorted({*old} - {"README.md"})  # no pickle, no code, no file of another framework
     by_option = found(ask(hub, home, FIND, "org/name", "v1"))
     by_id, newest = map(Path, found_each(ask(hub, home, FIND_EACH, "org/name@v1", "org/name")))
     assert by_id == by_option != newest

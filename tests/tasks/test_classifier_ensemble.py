@@ -395,6 +395,10 @@ def test_commands_that_refuse_an_ensemble(run: Any, tmp_path: Path, capsys: Any)
     with pytest.raises(HeedfulError, match="an adapter is added to one model, not to an ensemble"):
         add_adapter(model, LoraConfig())
     files = model_files(folder)
+    cards = [content for name, content in files.items() if name.endswith("heedful.json")]
+    assert len(cards) == 5
+    assert not [card for card in cards if not isinstance(card, bytes) or str(folder.parent).encode() in card]
+    assert str(folder.parent) in (folder / "member-0" / "heedful.json").read_text()  # which is left out
     assert {f"member-{i}/{name}" for i in range(4) for name in ("model.safetensors", "tokenizer.json")} <= set(files)
 
 

@@ -115,4 +115,5 @@ def model_files(folder: Path) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }
-    return files | ({HEEDFUL_JSON: indented_json(shareable(read_card(folder)))} if HEEDFUL_JSON in files else {})
+    cards = [name for name in files if Path(name).name == HEEDFUL_JSON]  # an ensemble has one for each member too
+    return files | {name: indented_json(shareable(read_card((folder / name).parent))) for name in cards}
