@@ -21,6 +21,7 @@ from heedful.cli import main
 from heedful.cli.chat import Conversation
 from heedful.errors import HeedfulError
 from heedful.text.chat_template import DEFAULT_TEMPLATE
+from heedful.util.escaping import safe_in_terminals
 
 pytest.importorskip("jinja2")
 pty = pytest.importorskip("pty")
@@ -211,9 +212,8 @@ def test_a_conversation_in_a_terminal(talker: Path) -> None:
 
 
 def test_generated_text_does_not_move_the_cursor() -> None:
-    from heedful.cli.chat import _safe
 
-    assert _safe("a\n\tb\x1b[2J\r ") == "a\n\tb␛[2J␍ "
+    assert safe_in_terminals("a\n\tb\x1b[2J\r ") == "a\n\tb␛[2J␍ "
 
 
 def test_a_template_that_refuses_the_messages_ends_no_conversation(conversation: Conversation) -> None:

@@ -149,6 +149,10 @@ def test_a_shell_completes_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert offered("predict", "ru") == ["runs/large/", "runs/small/"]  # no space after a folder's name
     assert offered("predict", "al") == ["alone/only/inner/"]
     assert offered("predict", "nothing/") == []
+    assert offered("predict", "~/") == []  # bash would quote it
+    Path("alone/loop").symlink_to("loop")
+    os.close(os.open(os.fsencode(tmp_path) + b"/alone/bad\xff", os.O_CREAT | os.O_WRONLY))
+    assert offered("predict", "alone/") == ["alone/loop", "alone/only/"]
     assert offered("train", "translation", "--train", "pa") == ["pairs.tsv"]
 
 

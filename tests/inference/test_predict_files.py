@@ -273,3 +273,19 @@ def test_options_of_another_task_and_prompts_that_do_not_fit(
     run(capsys, folders["text-generation"], "--in", "long.txt", "--max-new-tokens", 2, "--out", "z.txt")
     wanted = "long.txt:2 has 100 tokens, only the last 16 of them are read (the model takes no more)"
     assert caplog.messages[-1] == wanted
+
+
+def test_a_terminal_gets_no_control_characters(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = saved("text-classification", tmp_path / "labels")
+    config = json.loads((model / "config.json").read_text())
+    config["id2label"] = {number: f"\x1b[31m{label}" for number, label in config["id2label"].items()}
+    config["label2id"] = {label: int(number) for number, label in config["id2label"].items()}
+    (model / "config.json").write_text(json.dumps(config))
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_one=terminal: is_one, raising=False)
+        for tokens in ((model, "a saw"), (model, "a saw", "--top-k", 2), (model, "--in", "x.txt")):
+            out, _ = run(capsys, *tokens)
+            assert ("\x1b" in out) == (not terminal)
+            assert ("\u241b[31m" in out) == terminal

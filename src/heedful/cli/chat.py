@@ -14,7 +14,7 @@ from heedful.cli.arguments import check_model
 from heedful.cli.parser import CompiledDecoding, Decoding, Device, Dtype
 from heedful.errors import HeedfulError, plural
 from heedful.generation.options import DecodingSettings
-from heedful.util.escaping import pictured
+from heedful.util.escaping import pictured, safe_in_terminals
 
 if TYPE_CHECKING:
     from heedful.inference.pipeline import Pipeline
@@ -89,15 +89,10 @@ def _answer(conversation: Conversation, line: str) -> None:
     with closing(conversation.answer(line)) as pieces:
         try:
             for piece in pieces:
-                print(_safe(piece), end="", flush=True)
+                print(safe_in_terminals(piece), end="", flush=True)
         except KeyboardInterrupt:
             print(" (stopped)", end="", file=sys.stderr, flush=True)
     print(flush=True)
-
-
-def _safe(text: str) -> str:
-    """Returns a text for the terminal, in which only line ends and tabs move the cursor."""
-    return "".join(part if part in "\n\t" else pictured(part) for part in re.split(r"([\n\t])", text))
 
 
 class Conversation:

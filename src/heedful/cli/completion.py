@@ -55,9 +55,13 @@ def _words() -> dict[str, tuple[str, ...]]:
 def paths(typed: str) -> list[str]:
     """Returns the files and folders whose path begins with ``typed``, folders with a slash at the end, at most 200.
 
+    None for a path that begins with ``~``, which bash would quote, and no name that is not UTF-8.
+
     A shell writes a space after a single candidate. So in place of a single folder its entries are returned, with which
     the shell completes the folder's name and waits.
     """
+    if typed.startswith("~"):
+        return []
     found = list(_entries(typed))
     while len(found) == 1 and found[0].endswith("/") and (inner := list(_entries(found[0]))):
         found = inner
@@ -67,14 +71,16 @@ def paths(typed: str) -> list[str]:
 def _entries(typed: str) -> Iterator[str]:
     folder, slash, start = typed.rpartition("/")
     try:
-        entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(folder + slash or "."), key=lambda entry: entry.name)
     except OSError:
         return
     count = 0
     for entry in entries:
         if not entry.name.startswith(start) or (entry.name.startswith(".") and not start.startswith(".")):
             continue
-        yield f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+        if any("\ud800" <= letter <= "\udfff" for letter in entry.name):
+            continue
+        yield f"{folder}{slash}{entry.name}{'/' if os.path.isdir(entry.path) else ''}"  # False for a link to itself
         count += 1
         if count == MOST_FILES:
             return

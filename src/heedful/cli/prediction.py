@@ -18,6 +18,7 @@ from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
 from heedful.generation.options import DecodingSettings
 from heedful.settings import AnsweringSettings, DataSettings
+from heedful.util.escaping import safe_in_terminals
 from heedful.util.terminal import lines, to_json
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def predict(
         as_json=json,
         overwrite=overwrite,
         quiet=quiet,
+        show=lambda line: print(line if json else shown(line)),
     )
     if json and out is not None and not rank():
         print(to_json(result))
@@ -150,12 +152,17 @@ def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str
         if streams:
             for text in texts:
                 for piece in pipe.stream(text, **options):
-                    print(piece, end="", flush=True)
+                    print(shown(piece), end="", flush=True)
                 print()
             continue
         for prediction in pipe(list(texts), **options):
-            print(to_json(prediction) if json else people_text(prediction["output"]))
+            print(to_json(prediction) if json else shown(people_text(prediction["output"])))
         sys.stdout.flush()
+
+
+def shown(text: str) -> str:
+    """Returns a text for standard output, escaped if that is a terminal: a label could otherwise control it."""
+    return safe_in_terminals(text) if sys.stdout.isatty() else text
 
 
 def people_text(output: Any) -> str:

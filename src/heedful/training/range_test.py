@@ -105,8 +105,8 @@ def resolved_settings(settings: RunSettings) -> RunSettings:
     """Returns all settings of the run that ``settings`` describe: those of its ``run.toml``, of which none is unset
     that the run would choose; writes no files.
     """
-    with _prepared(settings, "--print-config") as (run, _):
-        return replace(run.settings, out=settings.out, overwrite=settings.overwrite)
+    with _prepared(replace(settings, push=None), "--print-config") as (run, _):  # nothing is uploaded: needs no login
+        return replace(run.settings, out=settings.out, overwrite=settings.overwrite, push=settings.push)
 
 
 @contextmanager

@@ -36,6 +36,15 @@ def pictured(text: str) -> str:
     return escaped if escaped.strip(JOINERS) else re.sub(".", _number, escaped)
 
 
+def safe_in_terminals(text: str) -> str:
+    """Returns a text of several lines, in which only line ends and tabs move the cursor of a terminal.
+
+    >>> safe_in_terminals("a\\n\\tb\\x1b[2J")
+    'a\\n\\tb␛[2J'
+    """
+    return "".join(part if part in "\n\t" else pictured(part) for part in re.split(r"([\n\t])", text))
+
+
 def named(label: str, length: int = 40) -> str:
     """Returns the name of a label as it is displayed: escaped, and shortened to ``length`` characters.
 
