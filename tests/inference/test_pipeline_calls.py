@@ -77,6 +77,23 @@ def test_a_dataframe_keeps_its_columns(classify: heedful.Pipeline) -> None:
         classify(frame[["n", "score"]])
 
 
+def test_a_dataframe_is_read_as_a_file(classify: heedful.Pipeline, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = classify(pandas.DataFrame({"text": ["a saw", None, float("nan"), pandas.NA], 7: range(4)}))
+    assert found["output"].tolist() == [classify("a saw")["output"], "", "", ""]
+    assert classify(pandas.DataFrame([["an apple", 1]], columns=["text", 0]))["output"].tolist() != [""]
+    twice = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
+    with pytest.raises(HeedfulError, match="two columns of the DataFrame are called 'text'; rename one"):
+        classify(twice)
+    assert list(classify(pandas.Index(["a saw"]), as_frame=True).columns) == ["input", "output", "score"]
+    tag = heedful.pipeline(saved("token-classification", tmp_path / "tags"), device="cpu")
+    for words in (["the", "saw"], np.array(["the", "saw"])):
+        assert tag(pandas.DataFrame({"tokens": [words]}))["output"].tolist() == [tag([["the", "saw"]])[0]["output"]]
+    polars = pytest.importorskip("polars")
+    with pytest.raises(HeedfulError, match=r"a LazyFrame has no rows yet; call its collect\(\) first"):
+        classify(polars.DataFrame({"text": ["a saw"]}).lazy())
+
+
 def test_a_column_gives_a_list_or_a_frame(classify: heedful.Pipeline) -> None:
     pandas = pytest.importorskip("pandas")
     series = pandas.Series(["an apple", "the saw"], index=["a", "b"])

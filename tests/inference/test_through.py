@@ -202,6 +202,66 @@ def test_columns_of_the_same_name_stay(echo: Echo) -> None:
     assert Path("y.csv").read_text() == "source,output,score,predicted_output,predicted_score\nab,gold,3,ba,\n"
 
 
+@pytest.mark.parametrize("out", ["y.csv", "y.jsonl", "y.parquet"])
+def test_a_second_prediction_stands_beside_the_first(echo: Echo, out: str) -> None:
+    first, second = ({"output": "old", "predicted_output": text, "score": 1.0} for text in ("one", "two"))
+    Path("x.jsonl").write_text(
+        json.dumps({"source": "ab", **first}) + "\n" + json.dumps({"source": "c", **second}) + "\n"
+    )
+    source = "x.jsonl"
+    if out == "y.parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        quietly("x.jsonl", "x.parquet")
+        table = parquet.read_table("x.parquet").drop(["predicted_output_2", "predicted_score"])
+        parquet.write_table(table, "x.parquet")
+        source = "x.parquet"
+    quietly(source, out)
+    if out == "y.parquet":
+        rows = parquet.read_table(out).to_pylist()
+    else:
+        rows = rows_of(out) if out == "y.jsonl" else list(csv.DictReader(Path(out).read_text().splitlines()))
+    assert [row["predicted_output"] for row in rows] == ["one", "two"]
+    assert [row["predicted_output_2"] for row in rows] == ["ba", "c"]
+
+
+def test_columns_of_one_name_are_both_kept(echo: Echo) -> None:
+    Path("x.csv").write_text("source,x,x,,\nab,1,2,3,4\n")
+    quietly("x.csv", "y.csv")
+    assert Path("y.csv").read_text() == "source,x,x_3,,column_5,output,score\nab,1,2,3,4,ba,\n"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    parquet.write_table(pyarrow.table([["ab"], [1], [2]], names=["source", "x", "x"]), "x.parquet")
+    with pytest.raises(HeedfulError, match=r"two columns are called 'x', in x.parquet; rename one"):
+        quietly("x.parquet", "z.csv")
+
+
+def test_a_carriage_return_is_quoted(echo: Echo) -> None:
+    Path("x.jsonl").write_text(json.dumps({"source": "a\rb"}) + "\n")
+    quietly("x.jsonl", "y.csv")
+    assert Path("y.csv").read_bytes() == b'source,output,score\n"a\rb","b\ra",\n'
+    assert [item.input for item in read_inputs("y.csv", {"source": "text"})] == ["a\rb"]
+
+
+def test_a_finished_table_is_never_replaced_unasked(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("x.txt").write_text("ab\n")
+    unlink = Path.unlink
+
+    def stop(path: Path, missing_ok: bool = False) -> None:
+        if path.name.endswith(".part.json"):
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", stop)
+        with pytest.raises(KeyboardInterrupt):
+            quietly("x.txt", "y.csv")
+    Path("y.csv").write_text("changed by hand")
+    with pytest.raises(HeedfulError, match=r"y.csv exists; --overwrite replaces it"):
+        PartialFile("y.csv", json.loads(Path("y.csv.part.json").read_text())["facts"], {})
+    assert Path("y.csv").read_text() == "changed by hand"
+
+
 def test_rows_without_a_header_or_with_other_keys(echo: Echo) -> None:
     Path("x.csv").write_text("1,ab\n2,cd\n")
     quietly("x.csv", "y.csv", columns=["2"])
@@ -270,8 +330,13 @@ def test_parquet_of_other_tables(echo: Echo, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (("1", '"a"'), r"y.parquet: .*a Parquet file holds one type in a column; name the file .jsonl or .csv"),
-        ((r'"\ud800"', '"a"'), r"y.parquet: .*surrogates.*; name the file .jsonl or .csv"),
+        (
+            ("1", '"a"'),
+            r"y.parquet: .*a Parquet file holds one type in a column; the predictions are in y.parquet.part",
+        ),
+        (("{}", "{}"), r"y.parquet: .*; the predictions are in y.parquet.part"),
+        (("18446744073709551616", "1"), r"y.parquet: .*; the predictions are in y.parquet.part"),
+        ((r'"\ud800"', '"a"'), r"y.parquet: .*surrogates.*; the predictions are in y.parquet.part"),
     ],
 )
 def test_what_parquet_cannot_hold(echo: Echo, values: tuple[str, str], message: str) -> None:

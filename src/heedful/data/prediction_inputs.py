@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from heedful.errors import HeedfulError
 
 CONLL = (".conll", ".conllu", ".conll-u", ".bio", ".iob", ".iob2")  # a word a line, not an input a line
 FRAME = "the DataFrame"  # in messages
+MISSING_TYPES = ("NAType", "NaTType")  # pandas' missing values
 SQUAD_COLUMNS = {"question", "context"}  # columns for which SQuAD's JSON is read
 RECORDS = (".jsonl", ".ndjson", ".parquet")
 TAB = ".tab"  # a table too; other unknown extensions are plain text
@@ -88,10 +90,22 @@ def read_frame(
     *,
     remembered: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
+    strip_prefix: str | None = None,
 ) -> Iterator[Input]:
-    """Yields each row of a pandas or polars DataFrame as an input; its columns are found as in ``read_inputs``."""
-    reading = _Reading(*resolve_columns(columns, None), remembered or {}, say or _ignore_note)
-    return (item for item in _table(partial(_Frame, frame=frame), FRAME, reading))
+    """Yields each row of a pandas or polars DataFrame as an input; its columns are found as in ``read_inputs``.
+
+    A missing value is an empty text, as in a file. Raises ``HeedfulError`` for two columns of the same name.
+    """
+    available = [str(name) for name in frame.columns]
+    if repeated := next((name for name in available if available.count(name) > 1), None):
+        raise HeedfulError(f"two columns of {FRAME} are called {repeated!r}; rename one")
+    columns, _ = resolve_columns(columns, None)
+    (column, kind), *others = columns.items()
+    known = () if others else LIST_COLUMNS.get(kind, ())
+    names = next(([name] for name in (column, *known) if name in available), None) if known else None
+    reading = _Reading(columns, names, remembered or {}, say or _ignore_note)
+    inputs = _table(partial(_Frame, frame=frame), FRAME, reading)
+    return inputs if not strip_prefix else (_strip(item, strip_prefix) for item in inputs)
 
 
 def _strip(item: Input, prefix: str) -> Input:
@@ -193,13 +207,19 @@ class _InputTable(Table):
     def named_row(self, row: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
         """Returns the values of a whole row by the names of their columns, for JSON; bytes are left out.
 
-        Without a header, columns that are read have the task's names, others are "column_1" and on.
+        Without a header, columns that are read have the task's names, others are "column_1" and on. A name that occurs
+        again gets the number of its column: "x", "x_3".
         """
         if isinstance(row, Mapping):
             return {name: _json_value(value) for name, value in row.items() if not isinstance(value, bytes)}
         known = {} if self.header else dict(zip(self.file_columns, self.chosen_columns, strict=True))
-        names = self.header or [known.get(str(number), f"column_{number}") for number in range(1, len(row) + 1)]
-        return dict(zip(names, row, strict=True)) if row else {}
+        found: dict[str, Any] = {}
+        for number, value in enumerate(row, 1):
+            name = self.header[number - 1] if self.header else known.get(str(number), f"column_{number}")
+            while name in found:  # two columns of the same name are both kept
+                name = f"{name or 'column'}_{number}"
+            found[name] = value
+        return found
 
 
 class _Frame(_InputTable):
@@ -213,8 +233,15 @@ class _Frame(_InputTable):
         return Format("jsonl")
 
     def whole_rows(self) -> Iterator[WholeRow]:
-        rows = (dict(row) for row in records(self.frame))
+        rows = ({str(name): _frame_value(value) for name, value in row.items()} for row in records(self.frame))
         return self._records(enumerate(rows, 1), {})
+
+
+def _frame_value(value: Any) -> Any:
+    """Returns a cell of a DataFrame as a file has it: a missing value as an empty text, an array of texts as a list."""
+    if value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in MISSING_TYPES:
+        return ""
+    return value.tolist() if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist") else value
 
 
 def _json_value(value: Any) -> Any:
@@ -255,8 +282,14 @@ def _other_name(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
 
 
 def _input_of(values: dict[str, Any], location: str) -> Input:
-    blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
+    blank = not any(map(_is_filled, values.values()))
     return Input(values if len(values) > 1 else next(iter(values.values())), location, blank)
+
+
+def _is_filled(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return bool(value) if isinstance(value, list | tuple | dict) else value is not None  # an array has no truth value
 
 
 def _prompts(path: str, column: str, names: Sequence[str] | None) -> Iterator[Input]:

@@ -103,6 +103,9 @@ class ParquetRecords:
             present = set(file.schema_arrow.names)
             requested = {name if name in present else name.partition(".")[0] for name in columns}
             self._columns = sorted(requested) if columns and requested <= present else None
+            names = file.schema_arrow.names
+            if self._columns is None and (again := next((name for name in names if names.count(name) > 1), None)):
+                raise HeedfulError(f"two columns are called {again!r}, in {path}; rename one")
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self._empty:

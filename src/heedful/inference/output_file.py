@@ -8,7 +8,6 @@ Nothing here imports torch, so that the checks come before slow work.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -96,17 +95,18 @@ def write_table(lines: Path, path: Path, source: str = "") -> None:
     """
     with atomic_file(path) as file:
         if path.suffix.lower() == PARQUET:
+            arrow_error = require_library("pyarrow", str(path)).ArrowException
             try:
                 _write_parquet(lines, file, source if source.lower().endswith(PARQUET) else None)
-            except (ValueError, TypeError) as error:  # those of pyarrow derive from them
+            except (ValueError, TypeError, OverflowError, arrow_error) as error:
                 reason = f"{str(error).splitlines()[0]}; a Parquet file holds one type in a column"
-                raise HeedfulError(f"{path}: {reason}; name the file .jsonl or .csv") from error
+                raise HeedfulError(f"{path}: {reason}; the predictions are in {lines}, as JSON lines") from error
             return
         names = list(dict.fromkeys(name for row in _rows(lines) for name in row))
         text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="", write_through=True)
         rows = chain([names], ([_cell(row.get(name)) for name in names] for row in _rows(lines)))
         if path.suffix.lower() == ".csv":
-            csv.writer(text, lineterminator="\n").writerows(rows)
+            text.writelines(",".join(map(_quoted, row)) + "\n" for row in rows)
         else:
             text.writelines("\t".join(one_line(cell).replace("\t", r"\t") for cell in row) + "\n" for row in rows)
         text.detach()
@@ -119,6 +119,11 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
 
 def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else to_json(value)
+
+
+def _quoted(cell: str) -> str:
+    """Returns a cell of CSV, quoted where RFC 4180 asks for it; csv.writer leaves a lone carriage return bare."""
+    return '"' + cell.replace('"', '""') + '"' if any(mark in cell for mark in ',"\r\n') else cell
 
 
 def _write_parquet(lines: Path, file: IO[bytes], source: str | None) -> None:
@@ -188,6 +193,7 @@ class PartialFile:
         self.record = self.path.with_name(self.path.name + ".part.json")
         recorded = self._recorded()
         continues = not overwrite and recorded is not None and recorded["facts"] == facts
+        continues &= self.part.exists() or not self.path.exists()  # else a call was killed after its last line
         if not continues and not overwrite:
             self._check_free(facts, recorded)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +252,8 @@ class PartialFile:
         """Renames the complete file to ``path``; converts the lines of a table (``write_table``)."""
         if self.path.suffix.lower() in TABLES:
             write_table(self.part, self.path, source)
-            self._file.close()  # Windows deletes no open file
+            if WINDOWS:  # which deletes no open file; elsewhere the lock is held until it is gone
+                self._file.close()
             self.part.unlink()
             self.record.unlink(missing_ok=True)
             return

@@ -7,6 +7,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
+from itertools import chain, count
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from heedful.settings import AnsweringSettings
 from heedful.tasks.choices import CHOICES
 from heedful.tasks.labels import checked_top_k
 from heedful.tasks.published import task_of
-from heedful.tasks.run_data import columns_in_card
+from heedful.tasks.run_data import columns_in_card, stripped_prefix
 from heedful.tasks.task import Decodes, Output, Prediction, PredictionDict, Streams, Task, check_mappings
 from heedful.text.chat_template import is_conversation
 
@@ -130,6 +131,8 @@ class Pipeline(Generic[Output]):
         which reads the inputs lazily and never holds more than a block. A list of messages, each with its ``"role"``,
         is one input.
         """
+        if hasattr(inputs, "collect_schema") and not hasattr(inputs, "iter_rows"):
+            raise HeedfulError("a LazyFrame has no rows yet; call its collect() first")
         is_frame = hasattr(inputs, "columns") and (hasattr(inputs, "iloc") or hasattr(inputs, "iter_rows"))
         if is_frame or hasattr(inputs, "to_list"):
             return self._of_frame(inputs, as_frame, options)
@@ -149,17 +152,18 @@ class Pipeline(Generic[Output]):
         if is_series:
             inputs = data.to_list()
         else:
-            remembered = columns_in_card(self.card)
-            inputs = [item.input for item in read_frame(data, self.task.input_columns, remembered=remembered)]
+            remembered, prefix = columns_in_card(self.card), stripped_prefix(self.card)
+            rows = read_frame(data, self.task.input_columns, remembered=remembered, strip_prefix=prefix)
+            inputs = [item.input for item in rows]
         predictions = self.predict(inputs, **options)
         if not (as_frame or (as_frame is None and not is_series)):
             return [prediction.as_dict() for prediction in predictions]
-        rows = [prediction.as_dict() for prediction in predictions]
-        names = list(dict.fromkeys(name for row in rows for name in row if is_series or name != "input"))
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        if hasattr(data, "iloc"):
-            pandas = _pandas()
-            added = {name: pandas.Series(values, index=data.index) for name, values in columns.items()}
+        found = [prediction.as_dict() for prediction in predictions]
+        names = list(dict.fromkeys(name for row in found for name in row if is_series or name != "input"))
+        columns = {name: [row.get(name) for row in found] for name in names}
+        if type(data).__module__.partition(".")[0] != "polars":
+            pandas, index = _pandas(), getattr(data, "index", None)
+            added = {name: pandas.Series(values, index=index) for name, values in columns.items()}
             return pandas.DataFrame(added) if is_series else data.assign(**beside(added, data.columns))
         polars = import_module("polars")
         columns = {name: polars.Series(name, values, strict=False) for name, values in columns.items()}
@@ -271,12 +275,20 @@ class Pipeline(Generic[Output]):
 def beside(prediction: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
     """Returns the values of a prediction as further columns of a table with the columns ``names``, without its input.
 
+    A name that the table has is "predicted_output" and, if it has that too, "predicted_output_2" and so on.
+
     >>> beside({"input": "a", "output": "b", "score": 0.5}, ["text", "score"])
     {'output': 'b', 'predicted_score': 0.5}
+    >>> beside({"output": "b"}, ["output", "predicted_output"])
+    {'predicted_output_2': 'b'}
     """
-    return {
-        f"predicted_{name}" if name in names else name: value for name, value in prediction.items() if name != "input"
-    }
+    found = {}
+    for name, value in prediction.items():
+        longer = f"predicted_{name}"
+        candidates = chain((name, longer), (f"{longer}_{number}" for number in count(2)))
+        if name != "input":
+            found[next(candidate for candidate in candidates if candidate not in names)] = value
+    return found
 
 
 def _pandas() -> Any:
