@@ -61,6 +61,7 @@ def train(
     *,
     valid: Any = None,
     unlabelled: Any = None,
+    teacher: str | PathLike[str] | None = None,
     out: str | PathLike[str],
     preset: str | PathLike[str] | ModelConfig | None = None,
     recipe: str | None = None,
@@ -95,6 +96,7 @@ def train(
         valid: validation data of the same kinds; None: the validation split of ``data``, or a part of its rows.
         unlabelled: texts without labels, from which ``text-classification`` learns beside a few labelled ones: paths,
             or rows with a ``text``.
+        teacher: text classifier whose probabilities the model learns: a folder, a name on the Hub, or an earlier run.
         out: the run's folder.
         preset: size of a new model: a name (``heedful presets`` lists them), a configuration, or a ``.json`` file with
             one. The task changes what depends on the data, such as the number of labels.
@@ -190,6 +192,7 @@ def train(
             given |= tables.sources(data, valid, unlabelled)
             given["start_from"] = tables.model_folder(model)
             given["preset"] = tables.preset_name(preset)
+            given["teacher"] = None if teacher is None else os.fspath(getattr(teacher, "folder", teacher))
             settings = RunSettings.from_dict(given)
             result = train_model(
                 settings,

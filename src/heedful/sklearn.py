@@ -28,7 +28,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from heedful.errors import HeedfulError, plural
 
 HOLD = ("files", "path")
-OWN = frozenset({"data", "valid", "unlabelled", "out", "preset", "model", "resume", "overwrite", "seed", "quiet"}) | {
+OWN = frozenset(
+    {"data", "valid", "unlabelled", "teacher", "out", "preset", "model", "resume", "overwrite", "seed", "quiet"}
+) | {
     *("max_steps", "max_epochs", "max_minutes", "device", "push")
 }  # arguments of ``train`` that ``settings`` cannot have
 PREDICTED = 4096  # inputs whose probabilities are computed together

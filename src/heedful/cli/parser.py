@@ -17,6 +17,7 @@ from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
     DataSettings,
+    DistillationSettings,
     ImageSettings,
     LoraSettings,
     MaskingSettings,
@@ -42,6 +43,7 @@ for _section, _title in (
     (MaskingSettings, "Masking: for fill-mask"),
     (PoolingSettings, "Pooling: for feature-extraction; kind also for text-classification"),
     (PreferenceSettings, "Preferences: for text-generation with chosen and rejected answers"),
+    (DistillationSettings, "Distillation: for text-classification, with --teacher or few labels"),
     (DecodingSettings, "Decoding"),
     (AnsweringSettings, "Answers"),
 ):

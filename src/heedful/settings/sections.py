@@ -110,6 +110,16 @@ class PreferenceSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistillationSettings(Settings):
+    """Learning from a teacher."""
+
+    section: ClassVar[str] = "distillation"
+
+    temperature: float | None = option("divisor of the teacher's logits and the model's; 1 by default", above=0)
+    made_up: int | None = option("texts made up from each training text, which the teacher labels", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Changes to the preset."""
 
@@ -335,6 +345,9 @@ class RunSettings(Settings):
     unlabelled: tuple[str, ...] | None = option(
         "texts without labels to learn from too, a text a line, or tables", common=True
     )
+    teacher: str | None = option(
+        "classifier whose probabilities the model learns: a folder, a name on the Hub", common=True
+    )
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
     preset: str | None = option("size of a new model (heedful presets lists them), or a .json file", common=True)
@@ -358,6 +371,7 @@ class RunSettings(Settings):
     masking: MaskingSettings = field(default_factory=MaskingSettings)
     pooling: PoolingSettings = field(default_factory=PoolingSettings)
     preference: PreferenceSettings = field(default_factory=PreferenceSettings)
+    distillation: DistillationSettings = field(default_factory=DistillationSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     averaging: AveragingSettings = field(default_factory=AveragingSettings)

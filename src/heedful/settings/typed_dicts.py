@@ -76,6 +76,13 @@ class PreferenceDict(TypedDict, total=False):
     beta: float | None
 
 
+class DistillationDict(TypedDict, total=False):
+    """Argument ``distillation`` of ``heedful.train``: learning from a teacher."""
+
+    temperature: float | None
+    made_up: int | None
+
+
 class ModelDict(TypedDict, total=False):
     """Argument ``model_settings`` of ``heedful.train``: changes to the preset."""
 
@@ -173,6 +180,7 @@ class Sections(TypedDict, total=False):
     masking: MaskingDict
     pooling: PoolingDict
     preference: PreferenceDict
+    distillation: DistillationDict
     model_settings: ModelDict
     averaging: AveragingDict
     tuning: TuningDict

@@ -35,6 +35,7 @@ from heedful.pretrained.pooling import pooled_head
 from heedful.settings import (
     AveragingSettings,
     DataSettings,
+    DistillationSettings,
     LoraSettings,
     ModelSettings,
     PoolingSettings,
@@ -240,6 +241,9 @@ MEMBERS = (
 VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
+# Of a model with a teacher: words of the training texts read in all, and what it reads in a step.
+STUDENT_WORDS, STUDENT_TOKENS, STUDENT_LR, MADE_UP = 200_000, 2048, 2e-3, 2
+FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 20
 VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
 # step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
@@ -288,13 +292,13 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
     )
 
 
-def word_tokens(suggested: RunSettings, given: RunSettings, texts: Iterable[str]) -> RunSettings:
+def word_tokens(suggested: RunSettings, given: RunSettings, texts: Iterable[str], fall: float = 0.0) -> RunSettings:
     """Returns the suggested settings with whole words in lower case as tokens, if words are rarely new in the texts.
 
-    A rare word that is split teaches its parts noise. A kind of tokens that ``given`` names, or a pretrained model's,
-    stays.
+    ``fall`` is that of ``rarely_new``. A rare word that is split teaches its parts noise. A kind of tokens that
+    ``given`` names, or a pretrained model's, stays.
     """
-    if given.start_from or given.tokenizer.kind or not rarely_new(texts):
+    if given.start_from or given.tokenizer.kind or not rarely_new(texts, fall):
         return suggested
     return replace(suggested, tokenizer=TokenizerSettings(kind="word", size=WORDS, lowercase=True))
 
@@ -323,7 +327,14 @@ def member_count(examples: int, given: RunSettings, texts: Iterable[str]) -> int
     """
     if given.model.members is not None:
         return given.model.members
-    chosen = given.start_from or given.preset or given.recipe or given.model.given() or given.tokenizer.given()
+    chosen = (
+        given.start_from
+        or given.teacher
+        or given.preset
+        or given.recipe
+        or given.model.given()
+        or given.tokenizer.given()
+    )
     if chosen or (not given.unlabelled and (examples >= ENSEMBLE_EXAMPLES or not rarely_new(texts, RARE_FALL))):
         return 1
     return len(kinds_of_members(given))
@@ -335,8 +346,7 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
     The epochs read about 700,000 words in all: more epochs on long texts learn them by heart. The words of at most
     50,000 ``texts`` are counted.
     """
-    counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
-    words = max(1, sum(counts)) / max(1, len(counts))  # of a text
+    words = _words_a_text(texts)
     most = VECTOR_EPOCHS if given.unlabelled else MOST_ENSEMBLE_EPOCHS
     epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), most)
     size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(kinds_of_members(given)))
@@ -349,6 +359,38 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
         tokenizer=TokenizerSettings(),
         model=model,
     )
+
+
+def student(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
+    """Returns settings for a new classifier that learns from a teacher (``--teacher``).
+
+    The epochs read about 200,000 words, and texts made up from them; most are seen once, so that nothing is dropped.
+    """
+    words = _words_a_text(texts)
+    epochs = min(max(round(STUDENT_WORDS / (words * examples)), FEWEST_STUDENT_EPOCHS), MOST_STUDENT_EPOCHS)
+    made_up = MADE_UP if given.distillation.made_up is None else given.distillation.made_up
+    tokens = max(64, STUDENT_TOKENS // (1 + made_up))
+    steps = given.max_steps or (given.max_epochs or epochs) * max(1, round(examples * (words + 2)) // tokens)
+    suggested = encoder(examples, given)
+    return replace(
+        suggested,
+        max_epochs=epochs,
+        model=replace(suggested.model, dropout=None if given.preset else 0.0),
+        distillation=DistillationSettings(made_up=MADE_UP, temperature=1.0),
+        training=replace(
+            suggested.training,
+            lr=STUDENT_LR,
+            warmup=min(200, steps // 10 + 1),
+            batch_tokens=tokens,
+            label_smoothing=0.0,
+        ),
+    )
+
+
+def _words_a_text(texts: Iterable[str]) -> float:
+    """Returns the mean number of words of at most 50,000 texts, at least 1."""
+    counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
+    return max(1, sum(counts)) / max(1, len(counts))
 
 
 def kinds_of_members(settings: RunSettings) -> tuple[Member, ...]:

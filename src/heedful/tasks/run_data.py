@@ -102,6 +102,10 @@ def read_run_data(
     rows, valid_rows = train_and_validation_rows(kind, reading, settled=settings.resume, same=same)
     if not settings.resume:
         kind = kind.for_rows(rows, chosen_by or settings)
+    if settings.teacher and not settings.resume and "teacher" not in kind.used_settings:
+        raise HeedfulError(
+            "--teacher teaches a text classifier, but this run trains another model; leave the option out"
+        )
     if settings.unlabelled and not settings.resume:  # their vectors and tokens are in a resumed run's model
         if "unlabelled" not in kind.used_settings:
             raise HeedfulError(

@@ -265,6 +265,11 @@ class Task(ABC):
         only training needs.
         """
 
+    @classmethod
+    def teacher_settings(cls, rows: Rows, given: RunSettings) -> RunSettings | None:
+        """Returns the settings of the run that trains a teacher of this run's model first; None: there is none."""
+        return None
+
     @abstractmethod
     def check_model(self, model: Model) -> None:
         """Raises ``HeedfulError`` if the model does not fit the task."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,9 +25,10 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
-from heedful.settings import AUTO, RunSettings
+from heedful.settings import AUTO, DistillationSettings, RunSettings
 from heedful.tasks import defaults, get, known_models, zero_shot
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
+from heedful.tasks.distillation import FOLDER, Teacher, begin_as_mean, note_of, teacher_of
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
@@ -52,6 +53,15 @@ from heedful.util.escaping import named
 THRESHOLD = 0.5  # probability from which a label is predicted, with several labels, unless training chose another
 THRESHOLD_KEY = "threshold"  # in heedful.json
 Labels = list[tuple[str, ...]]  # of texts
+
+
+class TaughtExample(NamedTuple):
+    """An ``EncodedPair`` with its text, or both texts of a pair, from which others are made up."""
+
+    ids: list[int]
+    segments: list[int]
+    labels: tuple[float, ...]
+    texts: tuple[str, ...]
 
 
 class TextClassification(TextPairTask):
@@ -109,6 +119,8 @@ class TextClassification(TextPairTask):
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
+        self.teacher: Teacher | None = None
+        self.limit = 0  # tokens of a training example
         self.model_notes: list[str] = []
 
     # --------------------------------------------------------------------------------------------------------- creation
@@ -164,6 +176,22 @@ class TextClassification(TextPairTask):
         return ensemble if count > 1 else cls
 
     @classmethod
+    def teacher_settings(cls, rows: Rows, given: RunSettings) -> RunSettings | None:
+        """Returns the settings of the run that trains the teacher of this one: of an ensemble that the data suggests.
+
+        None: the run has no teacher, or one that exists, or the ensemble is all that is wanted (``--model.members``).
+        """
+        if cls is not _variant(EnsembleConfig.kind) or given.model.members is not None or given.unlabelled:
+            return None
+        return replace(
+            given,
+            out=str(Path(given.out) / FOLDER),
+            model=replace(given.model, members=len(defaults.MEMBERS)),
+            distillation=DistillationSettings(),
+            push=None,
+        )
+
+    @classmethod
     def for_folder(cls, folder: str | Path) -> type[TextPairTask]:
         """Returns ``TextRegression`` if the folder's model has a single output that is a number, ``RewardModel`` if the
         number is a reward, ``ClassifierEnsemble`` for an ensemble, else this class.
@@ -195,7 +223,10 @@ class TextClassification(TextPairTask):
             labels = len({label for row in rows for label in row_labels(row)})
             suggested = defaults.classifier_finetuning(len(rows), labels, given, given.start_from)
         else:
-            suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts_of_rows(rows))
+            suggested, fall = super().suggested_settings(rows, given), 0.0
+            if given.teacher:
+                suggested, fall = defaults.student(len(rows), given, texts_of_rows(rows)), defaults.RARE_FALL
+            suggested = defaults.word_tokens(suggested, given, texts_of_rows(rows), fall)
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod
@@ -248,11 +279,20 @@ class TextClassification(TextPairTask):
         """Returns the ``threshold`` of a classifier of several labels."""
         return {THRESHOLD_KEY: self.threshold} if self.multi_label else {}
 
+    def initialise(self, model: Model, settings: RunSettings) -> None:
+        """Lets the class token of a model with a teacher begin as the mean of the tokens."""
+        if settings.teacher:
+            begin_as_mean(model)
+
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the label names in the model, and prepares R-Drop."""
+        """Stores the label names in the model, and prepares R-Drop and the teacher."""
         super().before_training(model, settings)
         model.multi_label = self.multi_label
         self.agreement = agreement_of(model, settings)
+        self.teacher = teacher_of(self, settings)
+        if self.teacher is not None:
+            self.hidden_share = 0.0  # words of texts that are made up are replaced
+            self.model_notes.append(note_of(self.teacher, settings))
         if self.agreement:
             note = (
                 f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time"
@@ -264,7 +304,29 @@ class TextClassification(TextPairTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes each row's texts and labels; raises ``HeedfulError`` for labels that the model does not know."""
         check_known_labels(rows, self.labels)
-        return super().encode(rows, max_length)
+        encoded = super().encode(rows, max_length)
+        if self.teacher is None:
+            return encoded
+        self.limit = min(max_length or self.longest, self.longest)
+        pairs = zip(encoded.examples, rows, strict=True)
+        return encoded._replace(
+            examples=[
+                TaughtExample(example.ids, example.segments, example.labels, self.texts_of(row))
+                for example, row in pairs
+            ]
+        )
+
+    def collate(self, examples: Sequence[Any], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """Returns a batch: see ``TextPairTask.collate``. In training with a teacher it also has texts made up from the
+        examples, and ``labels`` are the probabilities that the teacher gives all of them.
+        """
+        if self.teacher is None or random is None:
+            return super().collate(examples, random)
+        texts = [example.texts for example in examples]
+        made_up = self.teacher.made_up_texts(texts, random)
+        further, _ = self.examples(made_up, [()] * len(made_up), self.limit)
+        batch = super().collate([*examples, *further], random)
+        return batch | {"labels": self.teacher.probabilities([*texts, *made_up])}
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the indices of a row's labels among the model's labels."""
@@ -290,6 +352,8 @@ class TextClassification(TextPairTask):
         y is the one-hot label, smoothed to (1 − ε) y + ε/C for C labels (Szegedy et al. 2016, section 7). If examples
         may have several labels, each example has the mean over the C labels of −y log p − (1 − y) log(1 − p), with each
         label smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
+        With a teacher y are its probabilities at the temperature τ, p those of the logits / τ, and the loss is τ²
+        times as large, so that its gradient does not shrink (Hinton et al. 2015, section 2).
         """
         if self.agreement:
             batch = repeat_batch(batch)
@@ -297,9 +361,14 @@ class TextClassification(TextPairTask):
 
     def training_loss(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         """Returns the loss of ``logits``; with R-Drop the rows are those of the first pass, then of the second."""
+        if self.teacher is not None and (temperature := self.teacher.temperature) != 1:
+            return temperature**2 * self._training_loss(logits / temperature, labels, label_smoothing)
+        return self._training_loss(logits, labels, label_smoothing)
+
+    def _training_loss(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         if not self.agreement:
             return self._loss(logits, labels, label_smoothing)
-        apart = divergence(logits, self._probabilities(logits)).sum() / (len(self.labels) if self.multi_label else 1)
+        apart = divergence(logits, self.probabilities(logits)).sum() / (len(self.labels) if self.multi_label else 1)
         return (self._loss(logits, labels, label_smoothing) + self.agreement * apart) / 2
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -316,13 +385,13 @@ class TextClassification(TextPairTask):
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
-    def _probabilities(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """Returns the probabilities (B, labels): a softmax, or with several labels a sigmoid of each."""
         return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
     def _predicted(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the predicted labels (B, labels), True for each, and the probability (B,) of exactly that set."""
-        p = self._probabilities(logits)
+        p = self.probabilities(logits)
         if self.multi_label:
             predicted = p >= self.threshold
             return predicted, torch.where(predicted, p, 1 - p).prod(1)
@@ -351,7 +420,7 @@ class TextClassification(TextPairTask):
         outputs = self._outputs(model, examples, options.get("batch_tokens"))
         if self.multi_label:
             outputs = list(outputs)
-            self.threshold = best_threshold((truth, self._probabilities(logits)) for _, (truth, logits, _) in outputs)
+            self.threshold = best_threshold((truth, self.probabilities(logits)) for _, (truth, logits, _) in outputs)
         return self._scored(outputs, len(examples), rows)
 
     def _outputs(
@@ -426,7 +495,7 @@ class TextClassification(TextPairTask):
         def compute(batch: Batch) -> list[tuple[Any, float | None]]:
             logits = self.logits(model, batch)
             if top_k is not None:
-                best = top_labels(self._probabilities(logits), self.labels, top_k)
+                best = top_labels(self.probabilities(logits), self.labels, top_k)
                 return [(labels, labels[0]["score"]) for labels in best]
             predicted, p = self._predicted(logits)
             return [(self._output(row), score) for row, score in zip(predicted, p.tolist(), strict=True)]

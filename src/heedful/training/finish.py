@@ -17,6 +17,7 @@ from heedful.training.loop_parts import Outcome
 from heedful.training.pace import decision_texts
 from heedful.training.report import end_reason, save_verdict, too_short, within_chance
 from heedful.training.run_folder import link_equal_weights, save_task_and_model
+from heedful.training.teacher import judged
 from heedful.training.validation import Validation
 from heedful.util.progress import duration
 
@@ -33,23 +34,25 @@ def finish(
     run: Run, loop: Loop, validation: Validation, outcome: Outcome, say: Say, draw: Draw | None
 ) -> dict[str, Any]:
     """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
-    settings, task, out, first = _final_settings(run, loop), run.task, run.out, loop.engine.ranks.is_first
+    settings, out, first = _final_settings(run, loop), run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
+    task, validation, best, choice = judged(run, validation, outcome)
     if first and outcome.best is not None and not validation.is_judged:  # saved before a resume, or on fewer examples
         validation.measure_folder(out, outcome.best["step"])
     if draw is not None and validation.best is not None:
         draw(out, validation.best, validation.best_examples.rows)
 
-    best = outcome.best or {"step": outcome.steps, "metrics": {}}
     reason = end_reason(outcome, loop.limits.planned_steps)
     say(f"{reason}; the best weights are those of step {best['step']:,}{within_chance(outcome, task)}")
+    if choice is not None:
+        say(choice)
     if (warning := too_short(outcome, settings)) is not None:
         say(warning)
     for line in _settle_checkpoint(loop, settings, outcome) if first else ():
         say(line)
     judgement = (
         save_verdict(task, settings, run.train.rows, validation.best_examples, validation.best, outcome)
-        if first
+        if first and not run.is_teacher
         else {}
     )
     if judgement:

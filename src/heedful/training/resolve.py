@@ -41,6 +41,7 @@ FIXED = (
     "tuning.layer_decay",
 )
 
+ONLY_FIRST = ("unlabelled", "teacher")  # that a resumed run cannot change either
 DEFAULTS = {"model.class_token": True}  # of fixed settings, where it is not False or None
 REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fixed by prefix, but any run may change it
 FINE_TUNED = REGULARISATION | {"model.head", "tokenizer.chat_template"}  # that a fine-tuned model may have
@@ -57,11 +58,10 @@ def check_resumed(settings: RunSettings, first: RunSettings) -> None:
             f"resume it with: heedful train {first.task}"
         )
     named: dict[str, Any] = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
-    if settings.unlabelled is not None:
-        named["unlabelled"] = settings.unlabelled
+    named |= {name: value for name in ONLY_FIRST if (value := getattr(settings, name)) is not None}
     given = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     before = {"recipe": first.recipe, "preset": first.preset, "from": first.start_from} | _given(first)
-    before["unlabelled"] = first.unlabelled
+    before |= {name: getattr(first, name) for name in ONLY_FIRST}
     for name, value in given.items():
         is_fixed = name in named or (name.startswith(FIXED) and name not in REGULARISATION)
         old = before.get(name, DEFAULTS.get(name))
@@ -95,8 +95,9 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
     given = _given(settings)
     if idle := idle_settings(kind, given):
         raise no_effect(kind, idle)
-    if settings.unlabelled and not uses(kind.name, "unlabelled"):
-        raise HeedfulError(f"--unlabelled has no effect for {kind.name}; leave it out")
+    for name in ONLY_FIRST:
+        if getattr(settings, name) and not uses(kind.name, name):
+            raise HeedfulError(f"--{name} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in FINE_TUNED]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; remove {', '.join(fixed)}")

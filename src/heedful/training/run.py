@@ -76,6 +76,7 @@ from heedful.training.run_folder import (
     write_starting_tensors,
 )
 from heedful.training.schedule import Limits, schedule
+from heedful.training.teacher import TimeTooShort, with_teacher
 from heedful.training.time_limit import TimePlan, ending_seconds, plan_run
 from heedful.training.validation import Validation
 from heedful.util.busy_machine import sleep_while_waiting
@@ -103,6 +104,7 @@ def train(
     started: float | None = None,
     audit: Audit | None = None,
     custom: CustomParts | None = None,
+    is_teacher: bool = False,
 ) -> dict[str, Any]:
     """Trains a model for ``settings.task`` and writes its folder.
 
@@ -120,6 +122,7 @@ def train(
         audit: given the task, its training and validation rows and the encoded training examples, returns warnings
             about the data; they are printed before the first step.
         custom: optimiser, schedule, objective, metrics and callbacks that are passed from Python.
+        is_teacher: the run trains the teacher of another run, in whose folder it is.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
@@ -144,7 +147,14 @@ def train(
                 say(f"! the file system of {settings.out} has no file locks; do not start a second run in that folder")
             check_unused(settings)
             run = prepare(
-                settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit, custom=custom
+                settings,
+                ranks,
+                say,
+                started=started,
+                draw_attention=draw_attention,
+                audit=audit,
+                custom=custom,
+                train_teacher=None if is_teacher else partial(train, quiet=quiet, started=started),
             )
         ranks.barrier()  # until all have read the data
         validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder, custom.metrics)
@@ -206,6 +216,7 @@ class Run:
         recorder: records attention maps; on rank 0 with ``--training.record-attention``.
         custom: the parts passed from Python.
         starting: tensors that the task computed from the examples by the starting weights.
+        is_teacher: True for the run that trains the teacher of another one, which gets the verdict.
     """
 
     settings: ResolvedSettings
@@ -221,6 +232,7 @@ class Run:
     recorder: AttentionRecorder | None = None
     custom: CustomParts = field(default_factory=CustomParts)
     starting: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    is_teacher: bool = False
 
     @property
     def out(self) -> Path:
@@ -237,10 +249,12 @@ def prepare(
     draw_attention: Callable[[Path], object] | None = None,
     audit: Audit | None = None,
     custom: CustomParts | None = None,
+    train_teacher: Callable[..., dict[str, Any]] | None = None,
 ) -> Run:
     """Reads the data, creates or loads the model, and returns the run before its first step.
 
-    All ranks return the same run; only rank 0 writes the run's folder.
+    All ranks return the same run; only rank 0 writes the run's folder. ``train_teacher`` trains a run first, where the
+    task suggests a teacher (``heedful.training.teacher``); None: this is such a run.
     """
     out, custom = Path(given.out), custom or CustomParts()
     begun, cpu_seconds = running_time(), time.process_time()
@@ -251,7 +265,11 @@ def prepare(
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
     given, chosen_by = (given, given) if custom.objective is None else _for_objective(kind, given)
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
-    advice = advice_for(kind, rows, given) if ranks.is_first else None
+    if train_teacher is not None and not given.resume and custom.objective is None and ranks.size == 1:
+        parts = replace(custom, metrics={}, callbacks=None)
+        given = with_teacher(kind, rows, given, train_teacher, say, custom=parts)
+        kind = tasks.chosen(given).for_rows(rows, given)
+    advice = advice_for(kind, rows, given) if ranks.is_first and train_teacher is not None else None
     device = device_of(own_device(given.device))
     with counting_unreadable_images(kind, rows, valid_rows):
         settings = resolved(kind, rows, given, device, say)
@@ -276,12 +294,16 @@ def prepare(
         ),
         custom=custom,
         starting=starting,
+        is_teacher=train_teacher is None,
     )
     if not settings.resume and settings.max_minutes:
         with tf32(settings.training.tf32, device):
             run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
         members = settings.model.members or 1
-        if run.plan is not None and run.plan.epochs < 1 and members > 1 and given.model.members is None:
+        is_short = run.plan is not None and run.plan.epochs < 1 and members > 1
+        if is_short and train_teacher is None:
+            raise TimeTooShort(f"--max-minutes {settings.max_minutes:g} is no epoch of {members} classifiers")
+        if is_short and given.model.members is None:
             say(f"time       {settings.max_minutes:g} min are no epoch of {members} classifiers: one is trained")
             single = replace(given, model=replace(given.model, members=1))
             return prepare(

@@ -1,0 +1,187 @@
+"""Distillation: a text classifier that learns the probabilities of another one, its teacher (Hinton et al. 2015).
+
+The teacher labels the training texts, and texts made up from them, so that the model sees many more texts than there
+are (Tang et al. 2019, "Distilling Task-Specific Knowledge from BERT into Simple Neural Networks", section 4). They are
+made up anew in every step:
+
+- words replaced by words of the step's other texts, with probability 0.1, 0.2 or 0.4 (4 of 10 texts);
+- the beginning of a text with the end of another, and a tenth of the words replaced (3 of 10);
+- a part of a text (2 of 10);
+- words left out with probability 0.3 (1 of 10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heedful.config import EncoderConfig
+from heedful.data.batching import evaluation_batches
+from heedful.errors import HeedfulError
+from heedful.heads import SequenceClassifier
+from heedful.layers.attention import Attention
+from heedful.models import Encoder, Model
+from heedful.models.base import device_of
+from heedful.pretrained import load, read_card
+from heedful.pretrained.folder import find
+from heedful.settings import RunSettings
+from heedful.tasks.defaults import MADE_UP
+from heedful.tasks.text_pairs import TextPairTask
+from heedful.util.ranks import own_device
+from heedful.util.to_device import to_device
+
+FOLDER = "teacher"  # in a run folder: the teacher that the run trained first
+REPLACED, DROPPED, SPLICED = (0.1, 0.2, 0.4), 0.3, 0.1  # shares of the words
+KINDS = (0.4, 0.3, 0.2, 0.1)  # shares of the kinds of texts, in the order above
+BATCH_TOKENS = 4096  # of the teacher
+MEAN_SCALE = 3.0  # of the mean of the tokens beside the class token
+WORD = re.compile(r"(\w+|[^\w\s])(\s*)")
+
+
+class Teacher:
+    """A trained text classifier that gives the targets of another one.
+
+    Args:
+        task: the teacher's task.
+        model: the teacher.
+        labels: the labels of the model that learns, in the order of its outputs.
+        made_up: number of texts made up from each text.
+        temperature: divisor of the teacher's logits.
+
+    Raises:
+        HeedfulError: the teacher has other labels.
+    """
+
+    def __init__(
+        self, task: Any, model: Model, labels: Sequence[str], made_up: int = MADE_UP, temperature: float = 1.0
+    ) -> None:
+        if sorted(task.labels) != sorted(labels):
+            ours, theirs = ({*labels} - {*task.labels}, {*task.labels} - {*labels})
+            found = f"does not know the label {min(ours)!r}" if ours else f"has the label {min(theirs)!r} besides"
+            raise HeedfulError(f"the teacher {found}; its labels must be those of the training data")
+        self.task, self.model = task, model.eval().requires_grad_(False)
+        self.made_up, self.temperature = made_up, temperature
+        self._order = [task.labels.index(label) for label in labels]
+
+    @torch.no_grad()
+    def probabilities(self, texts: Sequence[tuple[str, ...]]) -> Tensor:
+        """Returns the probabilities (N, labels), on the CPU, of texts or pairs: softmax of the logits over the
+        temperature, or with several labels a text the sigmoid.
+        """
+        examples, _ = self.task.examples(texts, [()] * len(texts), self.task.longest)
+        result = torch.zeros(len(texts), len(self._order))
+        for indices in evaluation_batches(self.task.lengths(examples), BATCH_TOKENS):
+            batch = to_device(self.task.collate([examples[i] for i in indices]), self.model.device)
+            p = self.task.probabilities(self.task.logits(self.model, batch) / self.temperature)
+            result[torch.from_numpy(indices)] = p[:, self._order].cpu()
+        return result
+
+    def made_up_texts(self, texts: Sequence[tuple[str, ...]], random: np.random.Generator) -> list[tuple[str, ...]]:
+        """Returns ``made_up`` texts or pairs for each of ``texts``."""
+        draws = Random(int(random.integers(2**63)))
+        split = [[words_of(side) for side in sides] for sides in texts]
+        words = [word for sides in split for side in sides for word in side]
+        sources = [sides for sides in split for _ in range(self.made_up)]
+        return [
+            tuple(_changed(side, draws.choice(split)[number], words, draws) for number, side in enumerate(sides))
+            for sides in sources
+        ]
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words and signs of a text, each with the space after it; the last word has one too.
+
+    >>> words_of("It's  fine")
+    ['It', "'", 's ', 'fine ']
+    """
+    found = [word + (" " if space else "") for word, space in WORD.findall(text)]
+    return [*found[:-1], found[-1].rstrip() + " "] if found else [text]
+
+
+def _changed(words: Sequence[str], other: Sequence[str], pool: Sequence[str], draws: Random) -> str:
+    """Returns a text made up from ``words``, those of another text, and words of a ``pool``."""
+
+    def replaced(text: Sequence[str], share: float) -> list[str]:
+        return [draws.choice(pool) if draws.random() < share else word for word in text]
+
+    kind = draws.choices(range(len(KINDS)), KINDS)[0]
+    if kind == 0:
+        made = replaced(words, draws.choice(REPLACED))
+    elif kind == 1:
+        first, second = (words, other) if draws.random() < 0.5 else (other, words)
+        made = [*first[: draws.randint(0, len(first))], *second[draws.randint(0, len(second)) :]]
+        made = replaced(made, SPLICED)
+    elif kind == 2:
+        length = draws.randint(1, len(words))
+        start = draws.randint(0, len(words) - length)
+        made = list(words[start : start + length])
+    else:
+        made = [word for word in words if draws.random() >= DROPPED]
+    return "".join(made).strip() or "".join(words).strip()
+
+
+def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher | None:
+    """Returns the teacher that the settings name; None if they name none.
+
+    That is the teacher in the run's own folder, which may have been moved, or else ``settings.teacher``.
+    """
+    given = settings.distillation
+    if settings.teacher is None:
+        if given.given():
+            names = " and ".join(f"--distillation.{name.replace('_', '-')}" for name in given.given())
+            raise HeedfulError(f"{names} needs --teacher, a classifier to learn from; name one, or leave it out")
+        return None
+    own = Path(settings.out) / FOLDER
+    folder = own if own.is_dir() else find(settings.teacher)
+    kind = type(task).for_folder(folder)
+    if kind.name != task.name or not hasattr(kind, "probabilities"):
+        raise HeedfulError(f"--teacher {settings.teacher} is no classifier; name a folder of text-classification")
+    teacher: Any = kind.load(folder)
+    if teacher.multi_label != task.multi_label:  # type: ignore[attr-defined]
+        number = "several labels" if teacher.multi_label else "one label"
+        raise HeedfulError(f"--teacher {settings.teacher} gives each text {number}, other than the training data")
+    model = load(folder, dtype="float32").to(device_of(own_device(settings.device)))
+    teacher.check_model(model)
+    made_up = MADE_UP if given.made_up is None else given.made_up
+    return Teacher(teacher, model, task.labels, made_up, given.temperature or 1.0)
+
+
+def note_of(teacher: Teacher, settings: RunSettings) -> str:
+    """Returns a line for people on the teacher, with its validation metric if its folder has one."""
+    metric = teacher.task.main_metric
+    value = read_card(Path(teacher.model.folder.source)).get("metrics", {}).get(metric)
+    known = f" ({metric.replace('_', ' ')} {value:.1f})" if isinstance(value, int | float) else ""
+    more = f", for each text and {teacher.made_up} made up from it" if teacher.made_up else ""
+    return f"learns the probabilities of {settings.teacher}{known}{more}"
+
+
+@torch.no_grad()
+def begin_as_mean(model: Model) -> None:
+    """Changes the random weights of a new encoder's last block so that the class token reads the mean of all tokens.
+
+    Its queries are 0, so that all tokens have the same weight; its values and outputs are the identity. Training then
+    begins where a classifier over the mean of the tokens does, and ``transformers`` opens the model. A model with other
+    parts than BERT's, or another pooling, stays as it is.
+    """
+    config = model.config
+    if not isinstance(model, Encoder) or not isinstance(config, EncoderConfig):
+        return
+    blocks: Any = model.encoder.block
+    attention, head = blocks[-1].attention, model.head
+    if not isinstance(attention, Attention) or not isinstance(head, SequenceClassifier):
+        return
+    pooler = [part for part in head.pooler.modules() if isinstance(part, nn.Linear)]
+    squares = [attention.value, attention.out, *pooler]
+    fits = all(part.in_features == part.out_features for part in squares)
+    if not fits or config.encoder.placement != "post" or not head.pooling == config.class_token == "first":
+        return
+    attention.query.weight.zero_()
+    for part, scale in zip(squares, (1.0, MEAN_SCALE, 1.0), strict=False):
+        nn.init.eye_(part.weight).mul_(scale)

@@ -1,0 +1,118 @@
+"""The teacher of a run: trained first, in a folder of the run's own, where the task suggests one.
+
+Then the run's own model learns from it (``heedful.tasks.distillation``). If it is clearly more than ``MARGIN`` points
+below its teacher on the validation rows, the run folder gets the teacher's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from heedful.data import Rows
+from heedful.errors import HeedfulError
+from heedful.pretrained import load, read_card
+from heedful.settings import RunSettings
+from heedful.tasks.distillation import FOLDER
+from heedful.tasks.task import Measured, Task
+from heedful.training.loop_parts import Outcome
+from heedful.training.run_folder import SETTINGS, create_run_folder, save_task_and_model
+from heedful.training.validation import Validation
+
+if TYPE_CHECKING:
+    from heedful.training.run import Run
+
+MARGIN = 1.0  # points of accuracy
+SHARE_OF_TIME = 0.4  # of --max-minutes for the teacher
+Say = Callable[[str], None]
+
+
+class TimeTooShort(HeedfulError):
+    """``--max-minutes`` is no epoch of the teacher's members."""
+
+
+class Judged(NamedTuple):
+    """The task and the validation of the model that a run folder holds, its metrics, and a line on the choice."""
+
+    task: Task
+    validation: Validation
+    best: dict[str, Any]
+    line: str | None
+
+
+def with_teacher(
+    kind: type[Task], rows: Rows, given: RunSettings, train: Callable[..., dict[str, Any]], say: Say, **options: Any
+) -> RunSettings:
+    """Returns the settings of a run with its teacher, which is trained now if the task suggests one.
+
+    The run's folder is created first, so that a run that is killed now can be resumed: a teacher that has begun to
+    train goes on. ``train`` trains a run, with ``options``.
+
+    If the time of ``--max-minutes`` is too short for a teacher, the settings say to train one model.
+    """
+    first = kind.teacher_settings(rows, given)
+    if first is None:
+        return given
+    out, folder = Path(given.out), Path(first.out)
+    create_run_folder(out, given)
+    if given.overwrite:
+        given = replace(given, overwrite=False)
+        create_run_folder(out, given)  # a restart then keeps the teacher
+    members = first.model.members
+    minutes = given.max_minutes and SHARE_OF_TIME * given.max_minutes
+    first = replace(first, overwrite=False, resume=(folder / SETTINGS).is_file(), max_minutes=minutes)
+    say(
+        f"teacher    first an ensemble of {members} classifiers; then one model that learns from it, which "
+        "transformers opens"
+    )
+    say(f"           (--model.members {members} trains the ensemble alone, --model.members 1 one model alone)")
+    try:
+        train(first, say, is_teacher=True, **options)
+    except TimeTooShort:
+        say(f"time       {given.max_minutes:g} min are too short for a teacher: one model is trained")
+        return replace(given, model=replace(given.model, members=1))
+    metric = kind.main_metric
+    value = read_card(folder).get("metrics", {}).get(metric)
+    say(f"teacher    {metric.replace('_', ' ')} {value:.1f} on the validation rows; now the one model" if value else "")
+    return replace(given, teacher=str(folder))
+
+
+def judged(run: Run, validation: Validation, outcome: Outcome) -> Judged:
+    """Returns what the run folder holds: the run's model, or the teacher that the run has trained, which is then
+    written there.
+
+    The teacher is kept if the model's accuracy on the validation rows is more than ``MARGIN`` points below the
+    teacher's, by more than the standard error of this difference.
+    """
+    best = outcome.best or {"step": outcome.steps, "metrics": {}}
+    own, folder = Judged(run.task, validation, best, None), run.out / FOLDER
+    if run.settings.teacher is None or not folder.is_dir() or validation.best is None:
+        return own
+    kind: Any = type(run.task)
+    task, model = kind.for_folder(folder).load(folder), load(folder, dtype="float32").to(run.device).eval()
+    valid = task.encode(validation.best_examples.rows, run.settings.data.max_length)
+    judge = Validation(task, model, valid, run.settings)
+    metrics = judge.measure(best["step"])
+    judge.mark_best()
+    expected = [task.input_and_target(row)[1] for row in valid.rows]
+    ours, theirs = (_right(of.best, expected) for of in (validation, judge))
+    rows = f"{len(expected):,} validation rows"
+    figures = f"accuracy {100 * ours.mean():.1f}, its teacher {100 * theirs.mean():.1f} on {rows}"
+    behind = 100 * (theirs - ours)
+    if behind.mean() - behind.std() / len(behind) ** 0.5 <= MARGIN:
+        return own._replace(line=f"one model has {figures}; the ensemble is in {folder}")
+    save_task_and_model(model, task, run.out, {**run.card, "metrics": metrics})
+    for path in run.out.glob("tokenizer*"):  # each member has its own
+        path.unlink()
+    line = f"! one model has {figures}: the ensemble is kept; the one model is in {run.out / 'last'}"
+    return Judged(task, judge, {**best, "metrics": metrics}, line)
+
+
+def _right(measured: Measured | None, expected: Sequence[Any]) -> np.ndarray:
+    """Returns 1 for each row whose output is the expected one, else 0."""
+    assert measured is not None
+    return np.array([a == b for a, b in zip(measured.outputs, expected, strict=True)], dtype=float)
