@@ -78,11 +78,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def kept_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the cases of a test that run without ``--full``: the first few, or with ``keep="pairs"`` enough for every
-    pair of values of two parameters that any case has, each time the case with most pairs that no earlier one has.
+    """Returns the cases of a test that run without ``--full``: the first few, or those whose names have one of several
+    words, or with ``keep="pairs"`` enough for every pair of values of two parameters that any case has, each time the
+    case with most pairs that no earlier one has.
     """
     mark = cases[0].get_closest_marker("full")
     keep = mark.kwargs.get("keep", 0)
+    if isinstance(keep, tuple):
+        return [case for case in cases if any(word in case.name for word in keep)]
     if keep != "pairs":
         return cases[:keep]
     values = [[(name, id(value)) for name, value in case.callspec.params.items()] for case in cases]

@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 import heedful
 from heedful.errors import HeedfulError
@@ -49,6 +49,18 @@ def tiny(kind: Any = TextClassifier, **changes: Any) -> Any:
     return kind(**{"preset": "bert-tiny", **TINY, **changes})
 
 
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sentence encoder of two steps."""
+    from heedful import cli
+
+    place = tmp_path_factory.mktemp("encoder")
+    command = [*command_of("feature-extraction", place), "--out", str(place / "run"), "--max-steps=2", "--json"]
+    assert SMALL[0] in command
+    assert cli.main(command) == 0
+    return place / "run"
+
+
 # -------------------------------------------------------------------------------------- scikit-learn's own checks
 
 
@@ -56,51 +68,121 @@ def words(X: np.ndarray) -> list[str]:
     return [" ".join(f"c{column}v{round(2 * value)}" for column, value in enumerate(row)) for row in X.tolist()]
 
 
+def pictures(X: np.ndarray) -> list[Image.Image]:
+    """Returns a picture of 8 × 8 pixels for each row, with a stripe for each number."""
+    greys = (np.round(40 * X) % 256).astype(np.uint8)
+    return [Image.fromarray(row[None]).resize((8, 8), Image.Resampling.NEAREST) for row in greys]
+
+
 class OfNumbers:
-    """Numbers as words, since the checks give numbers."""
+    """Numbers as words or pictures, since the checks give numbers."""
 
-    def fit(self, X: Any, y: Any) -> Any:
-        X, y = validate_data(self, X, y)
-        return super().fit(words(X), y)  # type: ignore[misc]
+    inputs_of = staticmethod(words)
 
-    def predict(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return super().predict(words(validate_data(self, X, reset=False)))  # type: ignore[misc]
+    def _inputs(self, X: Any, **checked: Any) -> list[Any]:
+        inputs: list[Any] = self.inputs_of(validate_data(self, X, **checked))
+        return inputs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, False, True
+        kinds = tags.input_tags
+        kinds.string = kinds.one_d_array = kinds.three_d_array = kinds.positive_only = False
+        kinds.two_d_array = True
+        for kind in (tags.classifier_tags, tags.regressor_tags):
+            if kind is not None:
+                kind.poor_score = True  # two steps of training do not learn clusters or numbers
         return tags
 
 
-class NumberClassifier(OfNumbers, TextClassifier):
+class Predictor(OfNumbers):
+    def fit(self, X: Any, y: Any) -> Any:
+        X, y = validate_data(self, X, y)
+        return super().fit(self.inputs_of(X), y)  # type: ignore[misc]
+
+    def predict(self, X: Any) -> Any:
+        return super().predict(self._inputs(X, reset=False))  # type: ignore[misc]
+
+
+class NumberClassifier(Predictor, TextClassifier):
     def predict_proba(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return super().predict_proba(words(validate_data(self, X, reset=False)))
+        return super().predict_proba(self._inputs(X, reset=False))
 
 
-class NumberRegressor(OfNumbers, TextRegressor):
+class NumberRegressor(Predictor, TextRegressor):
     pass
 
 
-EXPECTED = {
-    "check_classifiers_train": "two steps of training do not learn the clusters",
-    "check_regressors_train": "two steps of training do not learn the numbers",
-    "check_methods_subset_invariance": "float32: a text beside others differs in the seventh digit",
-}
+class NumberPictures(Predictor, ImageClassifier):
+    inputs_of = staticmethod(pictures)
+
+    def predict_proba(self, X: Any) -> Any:
+        return super().predict_proba(self._inputs(X, reset=False))
 
 
-@parametrize_with_checks(
-    [tiny(NumberClassifier), tiny(NumberRegressor)], expected_failed_checks=lambda estimator: EXPECTED
+class NumberEmbedder(OfNumbers, TextEmbedder):
+    def fit(self, X: Any, y: Any = None) -> Any:
+        texts = self._inputs(X)
+        return super().fit([(text, f"row {text}") for text in texts] if self.fine_tune else texts)
+
+    def transform(self, X: Any) -> Any:
+        return super().transform(self._inputs(X, reset=False))
+
+
+IN_A_BATCH = {"check_methods_subset_invariance": "float32: a text beside others differs in the seventh digit"}
+CONTRACT = (  # parameters, clones, pickles, repeated fits, use before fit
+    *("check_estimator_cloneable", "check_no_attributes_set_in_init", "check_estimators_overwrite_params"),
+    *("check_dont_overwrite_parameters", "check_estimators_unfitted", "check_transformers_unfitted"),
+    *("check_do_not_raise_errors_in_init_or_set_params", "check_estimators_pickle", "check_get_params_invariance"),
+    *("check_parameters_default_constructible", "check_set_params", "check_dict_unchanged", "check_fit_idempotent"),
+    "check_fit_check_is_fitted",
 )
-@pytest.mark.full(keep=24)
-def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+
+
+def run_check(check: Any, estimator: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks' own
         check(estimator)
 
 
+@parametrize_with_checks(
+    [
+        tiny(NumberClassifier),
+        tiny(NumberPictures, preset=None, settings={"model_settings": TINY["settings"]["model_settings"]}),
+    ],
+    expected_failed_checks=lambda estimator: IN_A_BATCH if isinstance(estimator, TextClassifier) else {},
+)
+@pytest.mark.full(keep=CONTRACT)
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    run_check(check, estimator)
+
+
+@parametrize_with_checks([tiny(NumberRegressor)], expected_failed_checks=lambda estimator: IN_A_BATCH)
+@pytest.mark.full  # each fit compares its model with a baseline over thousands of draws
+def test_scikit_learns_checks_of_a_regressor(estimator: Any, check: Any) -> None:
+    run_check(check, estimator)
+
+
+@parametrize_with_checks([NumberEmbedder("run"), NumberEmbedder("run", fine_tune=True, max_steps=1, random_state=0)])
+@pytest.mark.full(keep=CONTRACT)
+def test_scikit_learns_checks_of_an_embedder(
+    estimator: Any, check: Any, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of its model is a parameter of the test, and so known before there is a folder."""
+    monkeypatch.chdir(encoder.parent)
+    run_check(check, estimator)
+
+
 # ------------------------------------------------------------------------------------------------ forms of inputs
+
+
+class OnlyArray:
+    """Converts to an array, and does nothing else."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.array
 
 
 @pytest.mark.parametrize(
@@ -115,6 +197,7 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
         pd.DataFrame({"film": TEXTS}),
         pl.Series(TEXTS),
         pl.DataFrame({"film": TEXTS}),
+        OnlyArray(np.array(TEXTS)),
     ],
 )
 def test_texts_are_taken_in_any_form(given: Any) -> None:
@@ -192,7 +275,7 @@ def test_numbers_are_learned_from_texts_and_pairs() -> None:
         tiny(TextRegressor).fit(texts, [float("nan")] * 60)
 
 
-@pytest.mark.parametrize("form", ["rows", "table", "images", "bytes", "pictures", "fractions", "paths"])
+@pytest.mark.parametrize("form", ["rows", "table", "images", "bytes", "pictures", "fractions", "paths", "tensor"])
 def test_images_in_any_form(form: str, tmp_path: Path) -> None:
     X, y = load_digits(n_class=3, return_X_y=True)
     rows, y = X[:90], y[:90]
@@ -204,6 +287,7 @@ def test_images_in_any_form(form: str, tmp_path: Path) -> None:
         "pictures": [Image.fromarray(image) for image in images],
         "fractions": rows.reshape(-1, 8, 8) / 16,
         "table": pd.DataFrame(rows),
+        "tensor": torch.from_numpy(images),
         "paths": pd.DataFrame({"image": [str(tmp_path / f"{number}.png") for number in range(90)]}),
     }
     if form == "paths":
@@ -226,26 +310,16 @@ def test_images_in_any_form(form: str, tmp_path: Path) -> None:
         (np.zeros((4, 2, 2, 3, 1)), "X has the shape"),
         (np.full((4, 9), -1.0), "numbers below 0"),
         (np.full((4, 9), 300), "whole numbers from 300 to 300"),
+        (TfidfVectorizer().fit_transform(TEXTS), "X is a sparse matrix"),
+        (OnlyArray(np.zeros((4, 10))), "10 pixels, no square"),
     ],
 )
-def test_arrays_that_are_no_images_are_refused(X: np.ndarray, says: str) -> None:
+def test_arrays_that_are_no_images_are_refused(X: Any, says: str) -> None:
     with pytest.raises(HeedfulError, match=says):
         ImageClassifier().fit(X, [0, 1, 0, 1])
 
 
 # ------------------------------------------------------------------------------------------- scikit-learn's tools
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a sentence encoder of two steps."""
-    from heedful import cli
-
-    place = tmp_path_factory.mktemp("encoder")
-    command = [*command_of("feature-extraction", place), "--out", str(place / "run"), "--max-steps=2", "--json"]
-    assert SMALL[0] in command
-    assert cli.main(command) == 0
-    return place / "run"
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
@@ -288,8 +362,9 @@ def test_vectors_are_those_of_a_pipeline_and_fine_tuning_changes_them(encoder: P
     for y in (None, np.linspace(0, 1, len(TEXTS))):
         tuned = TextEmbedder(encoder, fine_tune=True, max_steps=20, random_state=0, settings=rate).fit(pairs, y)
         assert np.abs(tuned.transform(["fig"]) - found.to_numpy()[:1]).max() > 1e-4
-    with pytest.raises(HeedfulError, match="pairs of texts"):
-        TextEmbedder(encoder, fine_tune=True).fit(TEXTS)
+    for given, says in ((TEXTS, "pairs of texts"), ([("a", "b")], "n_samples = 1, 1 example; give more")):
+        with pytest.raises(HeedfulError, match=says):
+            TextEmbedder(encoder, fine_tune=True).fit(given)
     with pytest.raises(HeedfulError, match="model is None"):
         TextEmbedder(None).fit()
 

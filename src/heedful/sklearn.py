@@ -371,6 +371,11 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
         )
         self.fine_tune = fine_tune
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # vectors are float32
+        return tags
+
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Fine-tunes the model on pairs of texts with ``fine_tune``; else opens it."""
         from heedful.pretrained.folder import find
@@ -385,6 +390,7 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
                 check_consistent_length(rows, y)
                 scores = np.asarray(column_or_1d(y, warn=True), dtype=np.float64).tolist()
                 rows = [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
+            _check_samples(rows)
             self._train(rows)
         else:
             if self.model is None:
@@ -417,11 +423,12 @@ def texts_of(X: Any) -> list[Any]:
         raise HeedfulError(f"X is of type {type(X).__name__}; give a list, array or column of texts")
     if hasattr(X, "toarray"):
         raise HeedfulError("X is a sparse matrix; give a list, array or column of texts")
-    columns = getattr(X, "shape", (0,))[1:]
-    array = X.to_numpy() if hasattr(X, "to_numpy") else X if isinstance(X, np.ndarray) else None
+    array = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else None
+    shape = () if array is None else array.shape
+    columns = shape[1:]
     rows = list(X) if array is None else array.reshape(-1).tolist() if columns in ((), (1,)) else array.tolist()
     if columns not in ((), (1,), (2,)):
-        raise HeedfulError(f"X has the shape {X.shape}; give texts, or pairs of texts in two columns")
+        raise HeedfulError(f"X has the shape {shape}; give texts, or pairs of texts in two columns")
     rows = [(tuple(row) if len(row) > 1 else row[0]) if isinstance(row, list | tuple) and row else row for row in rows]
     pairs = sum(isinstance(row, tuple) for row in rows)
     if pairs not in (0, len(rows)):
@@ -447,16 +454,22 @@ def _targets(rows: Sequence[Any], y: Any, name: str) -> np.ndarray:
             raise HeedfulError(f"y[{number}] is missing (NaN); leave this example out")
     y = column_or_1d(y, warn=True)
     check_consistent_length(rows, y)
+    _check_samples(rows)
+    return np.asarray(y)
+
+
+def _check_samples(rows: Sequence[Any]) -> None:
     if len(rows) < 2:
         raise HeedfulError(f"n_samples = {len(rows)}, {plural(len(rows), 'example')}; give more")
-    return np.asarray(y)
 
 
 def _array_of_images(X: Any) -> Any:
     """Returns a table of pixels or of paths as an array; other images as they are."""
-    if X is None or isinstance(X, str | bytes | Mapping) or not hasattr(X, "__len__"):
+    if isinstance(X, str | bytes | Mapping) or not (hasattr(X, "__len__") or hasattr(X, "__array__")):
         raise HeedfulError(f"X is of type {type(X).__name__}; give a list or an array of images")
-    array = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if hasattr(X, "toarray"):
+        raise HeedfulError("X is a sparse matrix; give an array, X.toarray()")
+    array = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else X
     if isinstance(array, np.ndarray) and array.dtype.kind not in "fiub":
         return array.reshape(-1).tolist() if array.ndim == 1 or array.shape[1:] == (1,) else list(array)
     return array
