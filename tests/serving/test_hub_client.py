@@ -19,6 +19,7 @@ from PIL import Image
 from running_server import RELATIVE, Running
 
 import heedful
+from answering_folders import LABELS, made
 from heedful import cli, tasks
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.hub_shapes import SHAPES, shape_of
@@ -41,6 +42,19 @@ def served(
         return made[name, *encoder]
 
     return serve
+
+
+CHOICES = [*LABELS, "apple pie"]
+
+
+@pytest.fixture(scope="module")
+def inference_server(serving: Callable[..., Running]) -> tuple[Running, Pipeline]:
+    """Server and pipeline of a classifier with the labels of natural language inference."""
+    task, model = made("text-classification")
+    task.labels = model.labels = ["entailment", "neutral", "contradiction"]  # type: ignore[attr-defined]
+    task.columns = {"text": "text", "text_pair": "text?", "label": "label"}
+    pipe = Pipeline(task, model)
+    return serving(pipe), pipe
 
 
 def png(shade: int = 200) -> bytes:
@@ -110,6 +124,43 @@ def test_text_classification(served: Callable[..., Any]) -> None:
     plain_text = server.http.post("/", content='{"inputs": "one saw"}', headers={"Content-Type": "text/plain"})
     assert plain_text.status_code == 400
     assert "not declared as JSON; send it with Content-Type: application/json" in plain_text.text
+
+
+@pytest.mark.parametrize("given", [{}, {"multi_label": True}, {"hypothesis_template": "it is {} ."}])
+def test_zero_shot_classification(inference_server: tuple[Running, Pipeline], given: dict[str, Any]) -> None:
+    server, pipe = inference_server
+    client, text = InferenceClient(server.address, token="none"), "the apple is a fruit"
+    expected = pipe(text, choices=CHOICES, top_k=None, **given)["output"]
+    found = client.zero_shot_classification(text, CHOICES, **given)
+    assert [(one.label, one.score) for one in found] == [(one["label"], plain(one["score"])) for one in expected]
+    assert client.zero_shot_classification(" ", CHOICES) == []
+    asked = {"parameters": {"candidate_labels": CHOICES, **given}}
+    assert server.post("/", inputs=[text, text], **asked) == plain([expected, expected])
+    assert server.post("/pipeline/zero-shot-classification", inputs=text, **asked) == plain(expected)
+    assert len(client.text_classification(text)) == 3
+
+
+def test_zero_shot_requests_that_are_refused(
+    served: Callable[..., Any], inference_server: tuple[Running, Pipeline]
+) -> None:
+    server, _ = inference_server
+    for wrong, says in (
+        ({}, "candidate_labels is missing; add it to parameters"),
+        ({"candidate_labels": 5}, "choices must be a list of texts, not 5"),
+        ({"candidate_labels": ["fruit"]}, "give two or more different texts"),
+        ({"candidate_labels": CHOICES, "hypothesis_template": "it is"}, "'it is' needs one {}"),
+        ({"candidate_labels": CHOICES, "hypothesis_template": 5}, "hypothesis_template must be a text, not 5"),
+        ({"candidate_labels": CHOICES, "multi_label": "no"}, "multi_label must be true or false, not 'no'"),
+        ({"candidate_labels": CHOICES, "function_to_apply": "softmax"}, "function_to_apply is not supported"),
+    ):
+        status, error = server.refused("/pipeline/zero-shot-classification", inputs="a saw", parameters=wrong)
+        assert status == 400
+        assert says in error["message"]
+    many = {"candidate_labels": [f"kind {number}" for number in range(1000)]}
+    assert server.refused("/", inputs="a saw " * 100, parameters=many)[0] == 413  # a text is read with each label
+    _, _, client = served("text-classification")
+    with pytest.raises(Exception, match="need a model of natural language inference"):
+        client.zero_shot_classification("a saw", CHOICES)
 
 
 def test_token_classification(served: Callable[..., Any]) -> None:

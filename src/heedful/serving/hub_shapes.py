@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from heedful.serving.requests import MAX_VALUES
+from heedful.tasks.choices import CHOICES
 from heedful.tasks.questions import question_and_context
 from heedful.tasks.task import Prediction, Task
 
@@ -24,6 +26,9 @@ class HubShape:
         fixed: given the task, returns the parameters that have a single value here.
         tasks: further names of the task.
         lists_one: True if one input is answered with a list of one answer.
+        required: the parameter without which there is no answer.
+        further: shapes of further tasks of the same model, by name; a request has one by its name, or by the parameter
+            that the task requires.
     """
 
     output: Output
@@ -32,6 +37,13 @@ class HubShape:
     fixed: Callable[[Any], Mapping[str, Any]] = lambda task: {}
     tasks: frozenset[str] = frozenset()
     lists_one: bool = False
+    required: str | None = None
+    further: Mapping[str, HubShape] = field(default_factory=dict)
+
+    def of_request(self, name: str | None, parameters: Mapping[str, Any]) -> HubShape:
+        """Returns the shape of a request with the ``name`` of a task, or None: this one or a further one."""
+        asked = (shape for task, shape in self.further.items() if task == name or shape.required in parameters)
+        return next(asked, self)
 
 
 def plain(prediction: Prediction) -> Any:
@@ -114,6 +126,14 @@ SHAPES: Mapping[str, HubShape] = {  # by the name of a task's class, so that no 
         defaults={"top_k": 100},
         fixed=lambda task: {"function_to_apply": "sigmoid" if task.multi_label else "softmax"},
         lists_one=True,
+        further={
+            "zero-shot-classification": HubShape(
+                output=labels,
+                names={"candidate_labels": CHOICES},
+                defaults={"top_k": MAX_VALUES},  # all labels: a request has no more values
+                required="candidate_labels",
+            )
+        },
     ),
     "TextRegression": HubShape(output=number, lists_one=True),
     "RewardModel": HubShape(output=number, lists_one=True),

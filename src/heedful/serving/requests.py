@@ -190,11 +190,13 @@ def request_image(value: Any, limits: ServiceLimits) -> LazyImage:
 def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: ServiceLimits) -> int:
     """Returns about how many tokens inputs have, with those to be generated, before they are tokenised.
 
-    Where a text is continued, each beam has a copy of it.
+    Where a text is continued, each beam has a copy of it; zero-shot classification reads a text with each choice.
     """
     decoding, choices = options.get("decoding"), input_size(options.get("choices") or ()) // CHARACTERS
     sizes, length = [input_size(value) // CHARACTERS + 1 for value in values], requested_tokens(decoding, limits)
     rows = 1 if decoding is None else rows_of(decoding)
+    if "hypothesis_template" in task.options and isinstance(options.get("choices"), list):
+        return sum(size * len(options["choices"]) + choices for size in sizes)
     if isinstance(task, Continues):
         return sum(tokens_of_rows(rows, size + length) + choices for size in sizes)
     return sum(size + choices + tokens_of_rows(rows, length) for size in sizes)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from heedful.serving.admission import RequestError
 from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
-from heedful.serving.hub_shapes import shape_of
+from heedful.serving.hub_shapes import HubShape, shape_of
 from heedful.serving.openai_routes import with_greedy
 from heedful.serving.requests import (
     Fields,
@@ -212,8 +212,8 @@ async def relevance(service: Service, query: str, texts: list[str]) -> list[floa
 async def hub_response(service: Service, request: Request, name: str | None) -> Response:
     """Returns the response to a request of the Hub's API, as ``huggingface_hub.InferenceClient`` sends it."""
     task = service.pipe.task
-    names = {task.name, *shape_of(task).tasks}
-    if name is not None and name not in names:
+    shape = shape_of(task)
+    if name is not None and name not in {task.name, *shape.tasks, *shape.further}:
         raise RequestError(404, f"this model is for {task.name}, not for {name}", "task_not_found")
     content = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0]
@@ -224,7 +224,7 @@ async def hub_response(service: Service, request: Request, name: str | None) -> 
             remedy = "send the file as the body: curl --data-binary @x.png -H 'Content-Type: image/png' URL"
         raise RequestError(400, f"multipart forms are not read; {remedy}", "multipart")
     if not is_json and takes_images(task):
-        return await _hub_predictions(service, request, [content], {}, is_one=True)
+        return await _hub_predictions(service, request, shape, [content], {}, is_one=True)
     if not is_json:
         raise RequestError(400, "the body is not declared as JSON; send it with Content-Type: application/json", "json")
     if isinstance(task, Embeds):
@@ -244,7 +244,7 @@ async def hub_response(service: Service, request: Request, name: str | None) -> 
         return await _generated(service, request, body, values, parameters)
     if body.stream:
         raise RequestError(400, f"{task.name} does not stream; leave it out", param="stream")
-    return await _hub_predictions(service, request, values, parameters, is_one)
+    return await _hub_predictions(service, request, shape.of_request(name, parameters), values, parameters, is_one)
 
 
 def _parsed(kind: Any, content: bytes) -> Any:
@@ -252,14 +252,15 @@ def _parsed(kind: Any, content: bytes) -> Any:
     return TypeAdapter(kind).validate_python(parse_body(content))
 
 
-def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def hub_options(task: Task, shape: HubShape, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns our options for parameters of the Hub's API."""
     parameters = dict(parameters)
     nested = parameters.pop("generate_parameters", {})
     if not isinstance(nested, Mapping):
         raise RequestError(400, "generate_parameters is an object of parameters", param="generate_parameters")
     parameters |= nested
-    shape = shape_of(task)
+    if shape.required is not None and shape.required not in parameters:
+        raise RequestError(400, f"{shape.required} is missing; add it to parameters", param=shape.required)
     for name, value in shape.fixed(task).items():
         if name in parameters and parameters.pop(name) != value:
             raise RequestError(400, f"{name} is always {value!r} here; leave it out", "unsupported_field", name)
@@ -270,11 +271,14 @@ def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _hub_predictions(
-    service: Service, request: Request, values: Sequence[Any], parameters: Mapping[str, Any], is_one: bool
+    service: Service,
+    request: Request,
+    shape: HubShape,
+    values: Sequence[Any],
+    parameters: Mapping[str, Any],
+    is_one: bool,
 ) -> Response:
-    task = service.pipe.task
-    shape = shape_of(task)
-    options = {**shape.defaults, **hub_options(task, parameters)}
+    options = {**shape.defaults, **hub_options(service.pipe.task, shape, parameters)}
     predictions = await while_connected(request.receive, predicted_rows(service, values, options))
     outputs = [shape.output(prediction) for prediction in predictions]
     return json_response(outputs[0] if is_one and not shape.lists_one else outputs)
@@ -286,7 +290,7 @@ async def _generated(
     """Returns continuations in the shape of Text Generation Inference, at once or as a stream."""
     task = service.pipe.task
     full, details = (bool(parameters.pop(name, False)) for name in ("return_full_text", "details"))
-    options = with_greedy(hub_options(task, parameters))
+    options = with_greedy(hub_options(task, shape_of(task), parameters))
     question = Question(
         prompts=values,
         decoding=resolved_options(service.pipe, options)["decoding"],
