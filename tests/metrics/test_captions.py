@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -63,3 +66,24 @@ def test_a_single_image_and_case() -> None:
     refs = [["A red circle!"], ["a dog"]]
     assert cider(["a RED circle", "x"], refs) == cider(["A red, circle.", "x"], refs)
     assert overall(caption_scores(["a red circle"], [["A red circle"]]))["exact_match"] == 0.0
+
+
+SCORED = """
+import random
+from heedful.metrics.captions import cider
+
+draw, words = random.Random(0), [f"w{number}" for number in range(40)]
+outputs = [" ".join(draw.choices(words, k=draw.randint(8, 20))) for _ in range(60)]
+references = [[" ".join(draw.sample(text.split(), k=len(text.split())))] for text in outputs]
+print(cider(outputs, references))
+"""
+
+
+def test_cider_does_not_depend_on_hashes() -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", SCORED], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1

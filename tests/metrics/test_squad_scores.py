@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import string
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -170,3 +173,23 @@ def test_the_likest_sentence_is_that_of_scikit_learn() -> None:
         assert likeness[each.index(chosen)] == pytest.approx(likeness.max())
         assert likeness[each.index(second)] == pytest.approx(np.sort(likeness)[-2])
         assert likeness.max() > 0
+
+
+PERMUTED = """
+import random
+from heedful.metrics.squad import most_similar_sentences, sentences
+
+draw, words = random.Random(0), [f"w{number}" for number in range(60)]
+drawn = [draw.sample(words, k=draw.randint(5, 12)) for _ in range(100)]
+contexts = [". ".join(" ".join(draw.sample(own, k=len(own))) for _ in range(4)) for own in drawn]
+ranked = most_similar_sentences([" ".join(words)] * 100, contexts, 4)
+print(sum(found != [*sentences(context)] for found, context in zip(ranked, contexts)))
+"""
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_the_order_of_sentences_does_not_depend_on_hashes(seed: str) -> None:
+    """Sentences with the same words are equally similar, so that they stay in their order."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    process = subprocess.run([sys.executable, "-c", PERMUTED], env=environment, capture_output=True, check=True)
+    assert int(process.stdout) == 0

@@ -78,7 +78,9 @@ def _similarity(candidate: Vectors, reference: Vectors) -> float:
     for own, other in zip(candidate[0], reference[0], strict=True):
         norm = math.sqrt(sum(v * v for v in own.values()) * sum(v * v for v in other.values()))
         if norm:
-            total += sum(min(own[ngram], other[ngram]) * other[ngram] for ngram in own.keys() & other.keys()) / norm
+            common = own.keys() & other.keys()
+            # fsum is exact: other sums depend on the order of a set, and so on the hashes of its n-grams
+            total += math.fsum(min(own[ngram], other[ngram]) * other[ngram] for ngram in common) / norm
     return total / ORDERS * math.exp(-((candidate[1] - reference[1]) ** 2) / (2 * SIGMA**2))
 
 

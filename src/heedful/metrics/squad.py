@@ -212,8 +212,9 @@ def most_similar_sentences(questions: Sequence[str], texts: Sequence[str], most:
     weights = {word: math.log((1 + total) / (1 + count)) + 1 for word, count in counts.items()}
 
     def similarity(question_words: frozenset[str], words: frozenset[str]) -> float:
-        size = sum(weights[word] ** 2 for word in words)
-        return sum(weights[word] ** 2 for word in question_words & words) / math.sqrt(size) if size else 0.0
+        # fsum is exact: other sums depend on the order of a set, and so on the hashes of its words
+        size = math.fsum(weights[word] ** 2 for word in words)
+        return math.fsum(weights[word] ** 2 for word in question_words & words) / math.sqrt(size) if size else 0.0
 
     chosen = []
     for question, text in zip(questions, texts, strict=True):
