@@ -330,23 +330,40 @@ def test_parquet_of_other_tables(echo: Echo, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            ("1", '"a"'),
-            r"y.parquet: .*a Parquet file holds one type in a column; the predictions are in y.parquet.part",
-        ),
-        (("{}", "{}"), r"y.parquet: .*; the predictions are in y.parquet.part"),
-        (("18446744073709551616", "1"), r"y.parquet: .*; the predictions are in y.parquet.part"),
-        ((r'"\ud800"', '"a"'), r"y.parquet: .*surrogates.*; the predictions are in y.parquet.part"),
+        (("1", "2", "null", '"a"', "3"), "x.jsonl:4: .*one type in a column: correct the value, or"),
+        (("1", '"a"'), "x.jsonl:2: "),
+        (("{}", "{}"), "x.jsonl: .*no child field"),
+        (("2", "18446744073709551616", "1"), "x.jsonl:2: .*too large"),
+        ((r'"\ud800"', '"a"'), "x.jsonl:1: .*surrogates"),
+        (("[1]", "[]", '["a"]'), "x.jsonl:3: "),
     ],
 )
-def test_what_parquet_cannot_hold(echo: Echo, values: tuple[str, str], message: str) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 4096])
+def test_what_parquet_cannot_hold(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], message: str, rows: int
+) -> None:
+    """Known before the first prediction, however the rows lie in blocks."""
     pytest.importorskip("pyarrow")
+    monkeypatch.setattr("heedful.inference.output_file.TABLE_ROWS", rows)
     Path("x.jsonl").write_text("".join(f'{{"source": "ab", "n": {value}}}\n' for value in values))
-    with pytest.raises(HeedfulError, match=message):
+    with pytest.raises(HeedfulError, match=message) as error:
+        quietly("x.jsonl", "y.parquet")
+    assert "y.parquet cannot hold column 'n': " in str(error.value)
+    assert not echo.asked
+    assert not list(Path().glob("y.*"))
+    quietly("x.jsonl", "y.csv")
+    assert [row.split(",")[0] for row in Path("y.csv").read_text().splitlines()] == ["source", *["ab"] * len(values)]
+
+
+def test_what_parquet_cannot_hold_is_kept_as_json_lines(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that loses digits in the type of all rows is found when they are converted."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("heedful.inference.output_file.TABLE_ROWS", 1)
+    Path("x.jsonl").write_text("".join(f'{{"source": "ab", "n": {number}}}\n' for number in (2**60 + 1, 1.5)))
+    with pytest.raises(HeedfulError, match=r"y.parquet: .*; the predictions are in y.parquet.part, as JSON lines"):
         quietly("x.jsonl", "y.parquet")
     assert not Path("y.parquet").exists()
-    quietly("x.jsonl", "y.csv")
-    assert [row.split(",")[0] for row in Path("y.csv").read_text().splitlines()] == ["source", "ab", "ab"]
+    assert [row["n"] for row in rows_of("y.parquet.part")] == [2**60 + 1, 1.5]
 
 
 def test_parquet_needs_its_library(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -95,10 +96,9 @@ def write_table(lines: Path, path: Path, source: str = "") -> None:
     """
     with atomic_file(path) as file:
         if path.suffix.lower() == PARQUET:
-            arrow_error = require_library("pyarrow", str(path)).ArrowException
             try:
                 _write_parquet(lines, file, source if source.lower().endswith(PARQUET) else None)
-            except (ValueError, TypeError, OverflowError, arrow_error) as error:
+            except _parquet_errors(str(path)) as error:
                 reason = f"{str(error).splitlines()[0]}; a Parquet file holds one type in a column"
                 raise HeedfulError(f"{path}: {reason}; the predictions are in {lines}, as JSON lines") from error
             return
@@ -156,6 +156,73 @@ def _write_parquet(lines: Path, file: IO[bytes], source: str | None) -> None:
             for name in missing:
                 table = table.append_column(name, arrow.nulls(len(table)))
             writer.write_table(table.select(schema.names).cast(schema))
+
+
+def _parquet_errors(path: str) -> tuple[type[Exception], ...]:
+    """Returns what pyarrow raises for values that no column of Parquet can hold together."""
+    return ValueError, TypeError, OverflowError, require_library("pyarrow", path, "writing").ArrowException
+
+
+class ParquetColumns:
+    """Check, before the first prediction, that a Parquet file can hold the columns of a table of inputs.
+
+    The types of columns are found as ``write_table`` finds them, from as many rows at a time. Only numbers that lose
+    digits in the type of all rows are left to it: a whole number above 2^53 in a column that has fractions elsewhere.
+
+    Args:
+        out: the Parquet file, for messages.
+        source: the table, for messages.
+    """
+
+    def __init__(self, out: str, source: str) -> None:
+        self._arrow, self._parquet = require_library("pyarrow", out), require_library("pyarrow.parquet", out)
+        self._out, self._source, self._errors = out, source, _parquet_errors(out)
+        self._rows: list[dict[str, Any]] = []
+        self._locations: list[str] = []
+        self._types: dict[str, Any] = {}
+
+    def add(self, row: Mapping[str, Any], location: str) -> None:
+        """Adds a row; raises ``HeedfulError`` that names column and row for a value of another type."""
+        self._rows.append(json.loads(to_json(row)))
+        self._locations.append(location)
+        if len(self._rows) == TABLE_ROWS:
+            self._check_rows()
+
+    def end(self) -> None:
+        """Checks the last rows; raises ``HeedfulError`` for a type that Parquet lacks too."""
+        self._check_rows()
+        for name, kind in self._types.items():
+            try:
+                self._parquet.ParquetWriter(io.BytesIO(), self._arrow.schema([(name, kind)])).close()
+            except self._errors as error:
+                raise self._refusal(self._source, name, error) from error
+
+    def _check_rows(self) -> None:
+        rows = _same_keys(self._rows)
+        for name in rows[0] if rows else ():
+            values = [row[name] for row in rows]
+            if error := self._add_type(name, values):
+                counts = range(1, len(values))
+                first = bisect_left(counts, True, key=lambda count: self._add_type(name, values[:count]) is not None)
+                raise self._refusal(self._locations[first], name, error) from error
+        self._rows.clear()
+        self._locations.clear()
+
+    def _add_type(self, name: str, values: list[Any]) -> Exception | None:
+        """Extends a column's type to hold ``values`` too; returns the error if no type does."""
+        try:
+            kind = self._arrow.array(values).type
+            schemas = [self._arrow.schema([(name, each)]) for each in (self._types.get(name, kind), kind)]
+            self._types[name] = self._arrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except self._errors as error:
+            return error
+        return None
+
+    def _refusal(self, place: str, name: str, error: Exception) -> HeedfulError:
+        return HeedfulError(
+            f"{place}: {self._out} cannot hold column {name!r}: {str(error).splitlines()[0]}; a Parquet file holds one "
+            "type in a column: correct the value, or name the output .jsonl or .csv"
+        )
 
 
 def _same_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from heedful.data.prediction_inputs import Input, input_identity, read_inputs
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, InputError, plural
 from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, input_size
-from heedful.inference.output_file import PartialFile, is_json, one_line
+from heedful.inference.output_file import PARQUET, ParquetColumns, PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, beside, pipeline
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find, members_of
@@ -51,9 +51,9 @@ def predict(
 ) -> dict[str, Any]:
     """Predicts for every input of the file ``source`` with the model in the folder ``model``.
 
-    The file is read twice: first to find a broken line before the work begins, then block by block, so that no more
-    than some thousand inputs are in memory. Predictions have the order of the inputs; an empty line has an empty
-    prediction.
+    The file is read twice: first to find a broken line, or a column that a Parquet file ``out`` cannot hold, before the
+    work begins, then block by block, so that no more than some thousand inputs are in memory. Predictions have the
+    order of the inputs; an empty line has an empty prediction.
 
     ``out`` is written as ``OUT.part``, a block at a time, and renamed at the end. If a call is stopped, the same call
     continues the file, and writes byte for byte what a single call would have written; a different model, options or
@@ -99,7 +99,7 @@ def predict(
         read = partial(
             read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card), whole=as_json
         )
-        total, digest, names = _survey(source, read, None if quiet else log.warning)
+        total, digest, names = _survey(source, read, None if quiet else log.warning, out)
         effective = _effective(options or {}, resolved)
         call = [__version__, pipe.task.name, as_json, device, dtype, effective]
         line = partial(line_of, names=names) if as_json else text_of
@@ -177,21 +177,28 @@ def _discard(line: str) -> None:
 
 
 def _survey(
-    source: str, read: Callable[..., Iterator[Input]], say: Callable[[str], object] | None
+    source: str, read: Callable[..., Iterator[Input]], say: Callable[[str], object] | None, out: str | None
 ) -> tuple[int | None, str, frozenset[str]]:
     """Counts the inputs, computes their digest, and collects the columns of a table; raises ``HeedfulError`` for a
-    broken input. For standard input, which cannot be read twice, the number is None and the digest random.
+    broken input, and for a column that a Parquet file ``out`` cannot hold. For standard input, which cannot be read
+    twice, the number is None and the digest random.
     """
     names: set[str] = set()
     if source == STDIN:
         return None, secrets.token_hex(), frozenset()
-    count, digest = 0, hashlib.blake2b(digest_size=16)
+    count, digest, types = 0, hashlib.blake2b(digest_size=16), None
+    if out is not None and out.lower().endswith(PARQUET) and not source.lower().endswith(PARQUET):
+        types = ParquetColumns(out, source)
     for item in read(say=say):
         count += 1
         names.update(item.row or ())
+        if types is not None and item.row is not None:
+            types.add(item.row, item.location)
         digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
         raise HeedfulError("the file contains no inputs; write one input per line")
+    if types is not None:
+        types.end()
     return count, digest.hexdigest(), frozenset(names)
 
 
