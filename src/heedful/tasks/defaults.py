@@ -242,7 +242,7 @@ VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
 # Of a model with a teacher: words of the training texts read in all, and what it reads in a step.
-STUDENT_WORDS, STUDENT_TOKENS, STUDENT_LR, MADE_UP = 200_000, 2048, 2e-3, 2
+STUDENT_WORDS, STUDENT_TOKENS, STUDENT_LR, MADE_UP = 270_000, 1024, 2e-3, 2
 FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 20
 VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
@@ -364,7 +364,7 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
 def student(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
     """Returns settings for a new classifier that learns from a teacher (``--teacher``).
 
-    The epochs read about 200,000 words, and texts made up from them; most are seen once, so that nothing is dropped.
+    The epochs read about 270,000 words, and texts made up from them; most are seen once, so that nothing is dropped.
     """
     words = _words_a_text(texts)
     epochs = min(max(round(STUDENT_WORDS / (words * examples)), FEWEST_STUDENT_EPOCHS), MOST_STUDENT_EPOCHS)

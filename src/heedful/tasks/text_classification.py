@@ -188,6 +188,7 @@ class TextClassification(TextPairTask):
             out=str(Path(given.out) / FOLDER),
             model=replace(given.model, members=len(defaults.MEMBERS)),
             distillation=DistillationSettings(),
+            training=replace(given.training, report=None, record_attention=None, profile=None),
             push=None,
         )
 

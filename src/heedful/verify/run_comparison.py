@@ -19,7 +19,7 @@ from heedful.verify.kills import unfinished
 # files of a run folder that are not part of its model: compared separately, or drawn from compared files
 RUN_FILES = ("metrics.jsonl", "run.toml", "watch.jsonl")
 FIGURES = {".svg", ".html"}
-OWN_SETTINGS = ("out", "resume", "overwrite")  # settings in which the two runs may differ
+OWN_SETTINGS = ("out", "resume", "overwrite", "teacher")  # settings in which the two runs may differ
 TIMED = ("seconds", "_per_second", "share_of_ceiling")  # suffixes of names in the log that depend on the clock
 SHOWN = 3  # names in a reason
 Facts = Mapping[str, str]  # digests and numbers by name
