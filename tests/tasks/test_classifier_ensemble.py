@@ -321,11 +321,11 @@ def test_the_head_of_a_run_says_it_and_the_advice_how_to_train_one(tmp_path: Pat
     data = [{"text": text, "label": label} for text, label in TEXTS]
     given: dict[str, Any] = {"training": {"record_attention": ["the hill"]}, "max_steps": 1, "quiet": True}
     with caplog.at_level(logging.INFO, logger="heedful.training"):
-        run = heedful.train("text-classification", data, out=tmp_path / "out", **given)
-    assert isinstance(run.model, Ensemble)
-    assert (
-        "whose probabilities are averaged; --model.members 1 trains one model, which transformers opens" in caplog.text
-    )
+        heedful.train("text-classification", data, out=tmp_path / "out", **given)
+    assert isinstance(heedful.from_pretrained(tmp_path / "out" / "teacher"), Ensemble)
+    folder = tmp_path / "out" / "teacher"
+    assert f"whose probabilities are averaged; --teacher {folder} trains one model, which" in caplog.text
+    assert f"learns the probabilities of {folder} (accuracy " in caplog.text
     assert (tmp_path / "out" / "watch.jsonl").is_file()
 
 
@@ -381,7 +381,7 @@ def test_commands_that_refuse_an_ensemble(run: Any, tmp_path: Path, capsys: Any)
         assert error.count("\n") == 1
     member = ["export", f"{folder}/member-0", "--to"]
     assert cli.main([*member, "hf", "--out", out]) == 2
-    assert "; train one model with --model.members 1, or use --to onnx" in capsys.readouterr().err
+    assert "; train one model that learns from it (--teacher), or use --to onnx" in capsys.readouterr().err
     assert cli.main([*member, "onnx", "--out", out + ".onnx"]) == 0
     for given in ({"head": "pooled"}, {"num_labels": 7}, {"positions": 9}):
         with pytest.raises(HeedfulError, match=f"is an ensemble, whose members have their own {next(iter(given))}"):

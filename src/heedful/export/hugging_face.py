@@ -48,7 +48,8 @@ def load_expressible(source: Path) -> Model:
     """Loads a model with its adapter merged; raises ``HeedfulError`` if no published layout expresses it."""
     model = load_merged(source)
     of_ensemble = is_ensemble(source.absolute().parent)
-    check_expressible(model.config, "train one model with --model.members 1" if of_ensemble else "change these fields")
+    remedy = "train one model that learns from it (--teacher)" if of_ensemble else "change these fields"
+    check_expressible(model.config, remedy)
     return model
 
 

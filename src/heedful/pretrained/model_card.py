@@ -181,7 +181,9 @@ def _summary(task: str | None, card: Mapping[str, Any], config: Mapping[str, Any
 
 def _training_data(card: Mapping[str, Any]) -> str:
     names = _names(_part(card, "data").get("train"))
-    return f"## Data\n\nTrained on {', '.join(f'`{name}`' for name in names)}." if names else ""
+    teacher = _part(card, "settings").get("teacher")
+    taught = f" It learned the probabilities of the classifier `{PurePath(teacher).name}`." if teacher else ""
+    return f"## Data\n\nTrained on {', '.join(f'`{name}`' for name in names)}.{taught}" if names else ""
 
 
 def _limits(card: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -169,7 +169,7 @@ class ClassifierEnsemble(TextClassification):
         """Prepares each member. The unknown token replaces more tokens than in a single model."""
         super().before_training(model, settings)
         averaged = f"an ensemble of {len(self.members)} classifiers, whose probabilities are averaged"
-        self.model_notes.insert(0, f"{averaged}; --model.members 1 trains one model, which transformers opens")
+        self.model_notes.insert(0, f"{averaged}; --teacher {settings.out} trains one model, which transformers opens")
         for member, own in self._pairs(model):
             member.before_training(own, settings)
             member.hidden_share = HIDDEN_SHARE
