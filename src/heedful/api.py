@@ -28,7 +28,15 @@ from heedful.export.target import copy_beside
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings, Settings, read_toml
 from heedful.settings.base import FOREIGN_NAMES
-from heedful.training.run_folder import DATA, RUN_MARKERS, SETTINGS, check_overwrite, is_unused, remove
+from heedful.training.run_folder import (
+    DATA,
+    RUN_MARKERS,
+    SETTINGS,
+    UNFINISHED_SETTINGS,
+    check_overwrite,
+    is_unused,
+    remove,
+)
 from heedful.util import files
 from heedful.util.locks import contents
 from heedful.util.terminal import say_to
@@ -483,7 +491,7 @@ class _Tables:
         try:
             yield
         except Exception:
-            if self.writes and not self.resume and self.owns_folder and not any(out.glob("checkpoint*.pt")):
+            if self.writes and not self.resume and self.owns_folder and not any(out.rglob("checkpoint*.pt")):
                 for path in contents(out):
                     remove(path)
                 if not existed and out.is_dir() and not contents(out):
@@ -504,10 +512,11 @@ class _Tables:
         }
 
     def _sources_of_run(self, valid: Any, unlabelled: Any) -> dict[str, tuple[str, ...] | None]:
-        run = self.folder.parent / SETTINGS
-        if self.resume and not run.is_file():
+        folder = self.folder.parent
+        run = next((folder / name for name in (SETTINGS, UNFINISHED_SETTINGS) if (folder / name).is_file()), None)
+        if self.resume and run is None:
             raise HeedfulError(f"{self.folder.parent} holds no run to resume; give data to start one")
-        if not self.resume:
+        if run is None or not self.resume:
             raise HeedfulError(f"data is missing; give {python_data.ACCEPTED}")
         first = read_toml(run)
         train, held = (

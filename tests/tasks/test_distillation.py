@@ -227,6 +227,29 @@ def test_the_teacher_is_kept_where_the_model_is_worse(
     assert cli.main([*command[:-1], "--max-steps=4", "--resume"]) == 0  # the one model goes on
 
 
+def test_a_run_from_python_that_broke_off_with_its_teacher_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, own, out = iter(range(99)), Loop._step, tmp_path / "run"
+
+    def breaking(*given: Any) -> Any:
+        if next(steps) == 3:
+            raise HeedfulError("broken off")
+        return own(*given)
+
+    data = [{"text": text, "label": label} for text, label in TEXTS]
+    quick = {"training": {"log_every": 1, "save_every": 1}, "quiet": True}
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_step", breaking)
+        with pytest.raises(HeedfulError, match="broken off"):
+            heedful.train("text-classification", data, out=out, max_steps=4, **quick)
+    assert (out / "teacher" / "checkpoint.pt").is_file()
+    again = heedful.train("text-classification", out=out, resume=True, **quick)
+    assert again.history[-1]["step"] == 4
+    lines = (out / "teacher" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("breaks", [3, 9])
 def test_a_run_that_broke_off_ends_with_the_same_bits(
     run: Path, table: Path, breaks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,7 +305,7 @@ def test_who_has_a_teacher() -> None:
     assert kind is ClassifierEnsemble
     first = kind.teacher_settings(few, settings(distillation=DistillationSettings(made_up=1)))
     assert first is not None
-    assert first.out == os.path.join("out", distillation.FOLDER)
+    assert first.out == os.path.join("out", distillation.TEACHER_FOLDER)
     assert first.model.members == 4
     assert not first.distillation.given()
     alone = settings(model=ModelSettings(members=3))

@@ -37,7 +37,7 @@ from heedful.tasks.text_pairs import TextPairTask
 from heedful.util.ranks import own_device
 from heedful.util.to_device import to_device
 
-FOLDER = "teacher"  # in a run folder: the teacher that the run trained first
+TEACHER_FOLDER = "teacher"  # in a run folder: the teacher that the run trained first
 REPLACED, DROPPED, SPLICED = (0.1, 0.2, 0.4), 0.3, 0.1  # shares of the words
 KINDS = (0.4, 0.3, 0.2, 0.1)  # shares of the kinds of texts, in the order above
 BATCH_TOKENS = 4096  # of the teacher
@@ -138,7 +138,7 @@ def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher | None:
             names = " and ".join(f"--distillation.{name.replace('_', '-')}" for name in given.given())
             raise HeedfulError(f"{names} needs --teacher, a classifier to learn from; name one, or leave it out")
         return None
-    own = Path(settings.out) / FOLDER
+    own = Path(settings.out) / TEACHER_FOLDER
     folder = own if own.is_dir() else find(settings.teacher)
     kind = type(task).for_folder(folder)
     if kind.name != task.name or not hasattr(kind, "probabilities"):

@@ -28,7 +28,7 @@ from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_reg
 from heedful.settings import AUTO, DistillationSettings, RunSettings
 from heedful.tasks import defaults, get, known_models, zero_shot
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
-from heedful.tasks.distillation import FOLDER, Teacher, begin_as_mean, note_of, teacher_of
+from heedful.tasks.distillation import TEACHER_FOLDER, Teacher, begin_as_mean, note_of, teacher_of
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
@@ -185,7 +185,7 @@ class TextClassification(TextPairTask):
             return None
         return replace(
             given,
-            out=str(Path(given.out) / FOLDER),
+            out=str(Path(given.out) / TEACHER_FOLDER),
             model=replace(given.model, members=len(defaults.MEMBERS)),
             distillation=DistillationSettings(),
             training=replace(given.training, report=None, record_attention=None, profile=None),

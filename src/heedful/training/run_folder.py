@@ -24,6 +24,7 @@ from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import align_weights
 from heedful.pretrained.folder import MEMBER_FILES, finish_writing
 from heedful.settings import AUTO, RunSettings, read_toml, resolve, to_toml
+from heedful.tasks.distillation import TEACHER_FOLDER
 from heedful.tasks.known_models import is_known
 from heedful.tasks.task import Task
 from heedful.training.resolve import changed_settings, check_resumed
@@ -70,7 +71,9 @@ def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy:
     changes = changed_settings(settings, first)
     settings = resolve(settings, first)
     if is_unfinished:
-        say(f"the run in {out} was cut off before its first step; it starts again, with seed {settings.seed}")
+        has_teacher = (out / TEACHER_FOLDER / SETTINGS).is_file()
+        when = "while its teacher trained, which goes on" if has_teacher else "before its first step; it starts again"
+        say(f"the run in {out} was cut off {when}, with seed {settings.seed}")
         return replace(settings, resume=False, overwrite=first.overwrite)
     for line in changes:
         say(line)

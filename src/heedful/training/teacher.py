@@ -17,7 +17,7 @@ from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.pretrained import load, read_card
 from heedful.settings import RunSettings
-from heedful.tasks.distillation import FOLDER
+from heedful.tasks.distillation import TEACHER_FOLDER
 from heedful.tasks.task import Measured, Task
 from heedful.training.loop_parts import Outcome
 from heedful.training.run_folder import SETTINGS, create_run_folder, save_task_and_model
@@ -89,7 +89,7 @@ def judged(run: Run, validation: Validation, outcome: Outcome) -> Judged:
     teacher's, by more than the standard error of this difference.
     """
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    own, folder = Judged(run.task, validation, best, None), run.out / FOLDER
+    own, folder = Judged(run.task, validation, best, None), run.out / TEACHER_FOLDER
     if run.settings.teacher is None or not folder.is_dir() or validation.best is None:
         return own
     kind: Any = type(run.task)
