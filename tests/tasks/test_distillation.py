@@ -121,8 +121,7 @@ def test_the_loss_is_hintons(several: bool) -> None:
     """Equal in gradient to τ² KL(teacher ‖ model) of the logits / τ, by PyTorch's own divergence in float64."""
     task = TextClassification.__new__(TextClassification)
     task.labels, task.multi_label, task.agreement = ["a", "b", "c"], several, 0.0
-    task.teacher = Teacher.__new__(Teacher)
-    task.teacher.temperature = 2.5
+    task.temperature = 2.5
     torch.manual_seed(0)
     ours, theirs = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     p = theirs.sigmoid() if several else theirs.softmax(1)
@@ -141,22 +140,43 @@ def test_the_loss_is_hintons(several: bool) -> None:
 
 
 def test_a_batch_has_the_texts_then_those_made_up_with_the_probabilities_of_all(run: Path) -> None:
-    given = settings(teacher=str(run / "teacher"), out=str(run.parent / "x"), preset="bert-tiny", device="cpu")
+    given = settings(
+        teacher=str(run / "teacher"),
+        out=str(run.parent / "x"),
+        preset="bert-tiny",
+        device="cpu",
+        distillation=DistillationSettings(made_up=5),
+    )
     few = rows(TEXTS[:8])
     task = TextClassification.prepare(rows(TEXTS), given)
     model = heedful.create(task.config(given), seed=0)
     task.before_training(model, given)
     assert task.hidden_share == 0
-    examples = task.encode(few).examples
-    batch = task.collate(examples, np.random.default_rng(1))
-    assert batch["ids"].shape[0] == batch["labels"].shape[0] == task.count(batch) == 3 * len(few)
-    assert_close(batch["labels"].sum(1), torch.ones(24))
-    assert task.teacher is not None
-    assert_close(batch["labels"][:8], task.teacher.probabilities([(text,) for text, _ in TEXTS[:8]]))
+    examples, own = task.encode(few).examples, task.teacher
+    assert own is not None
+    tensors = task.starting_tensors(model, [examples, examples])
+    assert task.teacher is None  # its memory is free again
+    task.use_starting_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+    chosen = [examples[number] for number in (6, 2, 3)]
+    batch = task.collate(chosen, np.random.default_rng(1))
+    assert batch["ids"].shape[0] == task.count(batch) == 3 + 3 * 3  # three of the five made up from each
+    texts = task.tokenizer.decode([row[1 : int(mask.sum()) - 1].tolist() for row, mask in unpadded(batch)])
+    assert list(map(joined, texts[:3])) == [joined(TEXTS[number][0]) for number in (6, 2, 3)]
+    assert_close(batch["labels"], own.probabilities([(text,) for text in texts]))
+    made_up = own.made_up_texts([(text,) for text, _ in TEXTS[:8]], np.random.default_rng(0))
+    for place, number in enumerate((6, 2, 3)):
+        mine = {joined(text) for (text,) in made_up[5 * number : 5 * number + 5]}
+        assert set(map(joined, texts[3 + 3 * place : 6 + 3 * place])) <= mine
     evaluated = task.collate(examples)
-    assert torch.equal(evaluated["labels"].sum(1), torch.ones(8))
-    assert torch.equal(evaluated["labels"].max(1).values, torch.ones(8))
-    assert torch.equal(batch["ids"][:8, : evaluated["ids"].shape[1]], evaluated["ids"])
+    assert torch.equal(evaluated["labels"], torch.nn.functional.one_hot(torch.zeros(8).long(), 3).float())
+
+
+def joined(text: str) -> str:
+    return text.replace(" ", "")
+
+
+def unpadded(batch: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(batch["ids"], batch["mask"], strict=True))
 
 
 def test_the_class_token_begins_as_the_mean_of_the_tokens(run: Path) -> None:
@@ -275,9 +295,9 @@ def test_a_run_that_broke_off_ends_with_the_same_bits(
             assert found[name].verdict == "ok", (folder, name, found[name].reason)
 
 
-def test_a_moved_run_goes_on_with_its_own_teacher(run: Path, tmp_path: Path) -> None:
+def test_a_moved_run_goes_on_without_its_teacher(run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
-    shutil.copytree(run, moved)
+    shutil.copytree(run, moved, ignore=lambda folder, names: ["teacher"] if Path(folder) == run else [])
     again = heedful.train("text-classification", out=moved, resume=True, max_steps=8, **QUICK)
     assert again.history[-1]["step"] == 8
 

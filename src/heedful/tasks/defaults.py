@@ -241,8 +241,8 @@ MEMBERS = (
 VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
-# Of a model with a teacher: words of the training texts read in all, and what it reads in a step.
-STUDENT_WORDS, STUDENT_TOKENS, STUDENT_LR, MADE_UP = 270_000, 1024, 2e-3, 2
+# Of a model with a teacher: words made up and words read in all; texts made up for each text, and drawn in a step.
+MADE_UP_WORDS, STUDENT_WORDS, STUDENT_LR, MOST_MADE_UP, DRAWN = 600_000, 1_400_000, 2e-3, 12, 3
 FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 20
 VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
@@ -364,19 +364,23 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
 def student(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
     """Returns settings for a new classifier that learns from a teacher (``--teacher``).
 
-    The epochs read about 270,000 words, and texts made up from them; most are seen once, so that nothing is dropped.
+    About 600,000 words are made up, up to 12 texts for each, and the epochs read about 1,400,000 words, those made up
+    among them. They hardly repeat, so that nothing is dropped.
     """
     words = _words_a_text(texts)
-    epochs = min(max(round(STUDENT_WORDS / (words * examples)), FEWEST_STUDENT_EPOCHS), MOST_STUDENT_EPOCHS)
-    made_up = MADE_UP if given.distillation.made_up is None else given.distillation.made_up
-    tokens = max(64, STUDENT_TOKENS // (1 + made_up))
+    made_up = given.distillation.made_up
+    if made_up is None:
+        made_up = min(max(round(MADE_UP_WORDS / (words * examples)), 1), MOST_MADE_UP)
+    share = 1 + min(made_up, DRAWN)  # of what is read, over the training texts
+    epochs = min(max(round(STUDENT_WORDS / (words * examples * share)), FEWEST_STUDENT_EPOCHS), MOST_STUDENT_EPOCHS)
+    tokens = max(64, ENCODER_TOKENS // share)
     steps = given.max_steps or (given.max_epochs or epochs) * max(1, round(examples * (words + 2)) // tokens)
     suggested = encoder(examples, given)
     return replace(
         suggested,
         max_epochs=epochs,
         model=replace(suggested.model, dropout=None if given.preset else 0.0),
-        distillation=DistillationSettings(made_up=MADE_UP, temperature=1.0),
+        distillation=DistillationSettings(made_up=made_up, temperature=1.0),
         training=replace(
             suggested.training,
             lr=STUDENT_LR,

@@ -1,19 +1,20 @@
 """Distillation: a text classifier that learns the probabilities of another one, its teacher (Hinton et al. 2015).
 
 The teacher labels the training texts, and texts made up from them, so that the model sees many more texts than there
-are (Tang et al. 2019, "Distilling Task-Specific Knowledge from BERT into Simple Neural Networks", section 4). They are
-made up anew in every step:
+are (Tang et al. 2019, "Distilling Task-Specific Knowledge from BERT into Simple Neural Networks", section 4):
 
-- words replaced by words of the step's other texts, with probability 0.1, 0.2 or 0.4 (4 of 10 texts);
+- words replaced by words of all texts, with probability 0.1, 0.2 or 0.4 (4 of 10 texts);
 - the beginning of a text with the end of another, and a tenth of the words replaced (3 of 10);
 - a part of a text (2 of 10);
 - words left out with probability 0.3 (1 of 10).
+
+They are made up and labelled once, before the first step; in training each text comes with some of its own, drawn anew.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,8 +33,9 @@ from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
-from heedful.tasks.defaults import MADE_UP
-from heedful.tasks.text_pairs import TextPairTask
+from heedful.tasks import defaults
+from heedful.tasks.defaults import MOST_MADE_UP
+from heedful.tasks.text_pairs import EncodedPair, TextPairTask
 from heedful.util.ranks import own_device
 from heedful.util.to_device import to_device
 
@@ -52,7 +54,7 @@ class Teacher:
         task: the teacher's task.
         model: the teacher.
         labels: the labels of the model that learns, in the order of its outputs.
-        made_up: number of texts made up from each text.
+        made_up: number of texts made up from each training text.
         temperature: divisor of the teacher's logits.
 
     Raises:
@@ -60,7 +62,7 @@ class Teacher:
     """
 
     def __init__(
-        self, task: Any, model: Model, labels: Sequence[str], made_up: int = MADE_UP, temperature: float = 1.0
+        self, task: Any, model: Model, labels: Sequence[str], made_up: int = MOST_MADE_UP, temperature: float = 1.0
     ) -> None:
         if sorted(task.labels) != sorted(labels):
             ours, theirs = ({*labels} - {*task.labels}, {*task.labels} - {*labels})
@@ -93,6 +95,46 @@ class Teacher:
             tuple(_changed(side, draws.choice(split)[number], words, draws) for number, side in enumerate(sides))
             for sides in sources
         ]
+
+    def targets(self, task: Any, texts: Sequence[tuple[str, ...]], seed: int, limit: int) -> dict[str, Tensor]:
+        """Returns what ``SoftTargets`` takes: the probabilities of ``texts`` and of those made up, which ``task``
+        encodes as examples of at most ``limit`` tokens.
+        """
+        made_up = self.made_up_texts(texts, np.random.default_rng(seed))
+        examples, _ = task.examples(made_up, [()] * len(made_up), limit)
+        return {
+            "p": self.probabilities(texts),
+            "made_up.p": self.probabilities(made_up),
+            "made_up.lengths": torch.tensor([len(example.ids) for example in examples], dtype=torch.int32),
+            "made_up.ids": torch.tensor([i for example in examples for i in example.ids], dtype=torch.int32),
+            "made_up.segments": torch.tensor([i for example in examples for i in example.segments], dtype=torch.uint8),
+        }
+
+
+class SoftTargets:
+    """The probabilities that a teacher gave N training texts, and k N texts made up from them.
+
+    Args:
+        tensors: ``p`` (N, labels) and ``made_up.p`` (k N, labels), where those of a text stand together; the token ids
+            and the segments of the texts made up, joined, and their ``lengths`` (k N,).
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.p, self.made_up_p = tensors["p"], tensors["made_up.p"]
+        self.a_text = len(self.made_up_p) // len(self.p)
+        ends = tensors["made_up.lengths"].cumsum(0)[:-1].tolist()
+        self._ids, self._segments = (
+            np.split(tensors[name].numpy(), ends) for name in ("made_up.ids", "made_up.segments")
+        )
+
+    def draw(self, numbers: Sequence[int], random: np.random.Generator) -> tuple[list[EncodedPair], Tensor]:
+        """Returns examples made up from those of the ``numbers``, up to ``defaults.DRAWN`` for each, and the
+        probabilities of these texts and of the examples of the numbers first.
+        """
+        order = random.random((len(numbers), self.a_text)).argsort(1)[:, : defaults.DRAWN]
+        drawn = (np.asarray(numbers)[:, None] * self.a_text + order).ravel()
+        examples = [EncodedPair(self._ids[i].tolist(), self._segments[i].tolist(), ()) for i in drawn]
+        return examples, torch.cat((self.p[list(numbers)], self.made_up_p[drawn]))
 
 
 def words_of(text: str) -> list[str]:
@@ -127,17 +169,21 @@ def _changed(words: Sequence[str], other: Sequence[str], pool: Sequence[str], dr
     return "".join(made).strip() or "".join(words).strip()
 
 
-def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher | None:
-    """Returns the teacher that the settings name; None if they name none.
+def check_distillation(settings: RunSettings) -> None:
+    """Raises ``HeedfulError`` for options of distillation without a teacher."""
+    if settings.teacher is None and settings.distillation.given():
+        names = " and ".join(f"--distillation.{name.replace('_', '-')}" for name in settings.distillation.given())
+        raise HeedfulError(f"{names} needs --teacher, a classifier to learn from; name one, or leave it out")
 
-    That is the teacher in the run's own folder, which may have been moved, or else ``settings.teacher``.
+
+def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher:
+    """Returns the teacher of the settings: that in the run's own folder, which may have been moved, or the named one.
+
+    Raises:
+        HeedfulError: it is no classifier, or has other labels.
     """
+    assert settings.teacher is not None
     given = settings.distillation
-    if settings.teacher is None:
-        if given.given():
-            names = " and ".join(f"--distillation.{name.replace('_', '-')}" for name in given.given())
-            raise HeedfulError(f"{names} needs --teacher, a classifier to learn from; name one, or leave it out")
-        return None
     own = Path(settings.out) / TEACHER_FOLDER
     folder = own if own.is_dir() else find(settings.teacher)
     kind = type(task).for_folder(folder)
@@ -149,7 +195,7 @@ def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher | None:
         raise HeedfulError(f"--teacher {settings.teacher} gives each text {number}, other than the training data")
     model = load(folder, dtype="float32").to(device_of(own_device(settings.device)))
     teacher.check_model(model)
-    made_up = MADE_UP if given.made_up is None else given.made_up
+    made_up = 1 if given.made_up is None else given.made_up
     return Teacher(teacher, model, task.labels, made_up, given.temperature or 1.0)
 
 
@@ -158,7 +204,7 @@ def note_of(teacher: Teacher, settings: RunSettings) -> str:
     metric = teacher.task.main_metric
     value = read_card(Path(teacher.model.folder.source)).get("metrics", {}).get(metric)
     known = f" ({metric.replace('_', ' ')} {value:.1f})" if isinstance(value, int | float) else ""
-    more = f", for each text and {teacher.made_up} made up from it" if teacher.made_up else ""
+    more = f", for each text and {teacher.made_up} made up from it" if teacher.made_up else ", for each text"
     return f"learns the probabilities of {settings.teacher}{known}{more}"
 
 

@@ -28,7 +28,15 @@ from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_reg
 from heedful.settings import AUTO, DistillationSettings, RunSettings
 from heedful.tasks import defaults, get, known_models, zero_shot
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
-from heedful.tasks.distillation import TEACHER_FOLDER, Teacher, begin_as_mean, note_of, teacher_of
+from heedful.tasks.distillation import (
+    TEACHER_FOLDER,
+    SoftTargets,
+    Teacher,
+    begin_as_mean,
+    check_distillation,
+    note_of,
+    teacher_of,
+)
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
@@ -62,6 +70,7 @@ class TaughtExample(NamedTuple):
     segments: list[int]
     labels: tuple[float, ...]
     texts: tuple[str, ...]
+    number: int  # among the training examples
 
 
 class TextClassification(TextPairTask):
@@ -119,8 +128,9 @@ class TextClassification(TextPairTask):
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
-        self.teacher: Teacher | None = None
-        self.limit = 0  # tokens of a training example
+        self.teacher: Teacher | None = None  # until it has given its targets
+        self.soft_targets: SoftTargets | None = None  # from a teacher
+        self.temperature, self.has_teacher, self.seed, self.limit = 1.0, False, 0, 0  # of training with a teacher
         self.model_notes: list[str] = []
 
     # --------------------------------------------------------------------------------------------------------- creation
@@ -290,10 +300,13 @@ class TextClassification(TextPairTask):
         super().before_training(model, settings)
         model.multi_label = self.multi_label
         self.agreement = agreement_of(model, settings)
-        self.teacher = teacher_of(self, settings)
-        if self.teacher is not None:
-            self.hidden_share = 0.0  # words of texts that are made up are replaced
-            self.model_notes.append(note_of(self.teacher, settings))
+        self.has_teacher, self.seed = settings.teacher is not None, settings.seed or 0
+        check_distillation(settings)
+        if self.has_teacher:
+            self.hidden_share, self.temperature = 0.0, settings.distillation.temperature or 1.0
+            if not settings.resume and self.soft_targets is None:
+                self.teacher = teacher_of(self, settings)
+                self.model_notes.append(note_of(self.teacher, settings))
         if self.agreement:
             note = (
                 f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time"
@@ -306,28 +319,35 @@ class TextClassification(TextPairTask):
         """Encodes each row's texts and labels; raises ``HeedfulError`` for labels that the model does not know."""
         check_known_labels(rows, self.labels)
         encoded = super().encode(rows, max_length)
-        if self.teacher is None:
+        if not self.has_teacher:
             return encoded
         self.limit = min(max_length or self.longest, self.longest)
-        pairs = zip(encoded.examples, rows, strict=True)
-        return encoded._replace(
-            examples=[
-                TaughtExample(example.ids, example.segments, example.labels, self.texts_of(row))
-                for example, row in pairs
-            ]
-        )
+        taught = [
+            TaughtExample(example.ids, example.segments, example.labels, self.texts_of(row), number)
+            for number, (example, row) in enumerate(zip(encoded.examples, rows, strict=True))
+        ]
+        return encoded._replace(examples=taught)
+
+    def starting_tensors(self, model: Model, parts: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
+        """Returns what the teacher gives the training examples, and texts made up from them (``SoftTargets``)."""
+        if self.teacher is None:
+            return {}
+        tensors = self.teacher.targets(self, [example.texts for example in parts[0]], self.seed, self.limit)
+        self.teacher = None
+        return tensors
+
+    def use_starting_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the teacher's targets."""
+        self.soft_targets = SoftTargets(tensors)
 
     def collate(self, examples: Sequence[Any], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns a batch: see ``TextPairTask.collate``. In training with a teacher it also has texts made up from the
         examples, and ``labels`` are the probabilities that the teacher gives all of them.
         """
-        if self.teacher is None or random is None:
+        if self.soft_targets is None or random is None:
             return super().collate(examples, random)
-        texts = [example.texts for example in examples]
-        made_up = self.teacher.made_up_texts(texts, random)
-        further, _ = self.examples(made_up, [()] * len(made_up), self.limit)
-        batch = super().collate([*examples, *further], random)
-        return batch | {"labels": self.teacher.probabilities([*texts, *made_up])}
+        made_up, p = self.soft_targets.draw([example.number for example in examples], random)
+        return super().collate([*examples, *made_up], random) | {"labels": p}
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the indices of a row's labels among the model's labels."""
@@ -362,9 +382,9 @@ class TextClassification(TextPairTask):
 
     def training_loss(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         """Returns the loss of ``logits``; with R-Drop the rows are those of the first pass, then of the second."""
-        if self.teacher is not None and (temperature := self.teacher.temperature) != 1:
-            return temperature**2 * self._training_loss(logits / temperature, labels, label_smoothing)
-        return self._training_loss(logits, labels, label_smoothing)
+        if self.temperature == 1:
+            return self._training_loss(logits, labels, label_smoothing)
+        return self.temperature**2 * self._training_loss(logits / self.temperature, labels, label_smoothing)
 
     def _training_loss(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
         if not self.agreement:
