@@ -14,6 +14,7 @@ from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
     DataSettings,
+    DistillationSettings,
     ImageSettings,
     LoraSettings,
     MaskingSettings,
@@ -168,13 +169,14 @@ def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
     sections = (DataSettings, TokenizerSettings, ImageSettings, MaskingSettings, PoolingSettings)
-    sections += (PreferenceSettings, ModelSettings, TrainingSettings, AveragingSettings, TuningSettings, LoraSettings)
+    sections += (PreferenceSettings, DistillationSettings, ModelSettings, TrainingSettings, AveragingSettings)
+    sections += (TuningSettings, LoraSettings)
     for section in (*sections, DecodingSettings, AnsweringSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80
     known = keys(RunSettings)
     assert {"task", "from", "max_minutes", "training.lr", "data.columns"} <= set(known)
-    assert len(known) == len(set(known)) == 17 + sum(len(fields(section)) for section in sections)
+    assert len(known) == len(set(known)) == 18 + sum(len(fields(section)) for section in sections)
 
 
 def test_a_run_file_holds_what_was_set_and_is_read_back(tmp_path: Path) -> None:

@@ -342,12 +342,8 @@ class RunSettings(Settings):
         metadata={"help": "training data: a file, a folder, or one file per language; - is standard input"}
     )
     valid: tuple[str, ...] | None = option("validation data; a part of --train by default", common=True)
-    unlabelled: tuple[str, ...] | None = option(
-        "texts without labels to learn from too, a text a line, or tables", common=True
-    )
-    teacher: str | None = option(
-        "classifier whose probabilities the model learns: a folder, a name on the Hub", common=True
-    )
+    unlabelled: tuple[str, ...] | None = option("texts without labels to learn from too", common=True)
+    teacher: str | None = option("classifier whose probabilities to learn", common=True)
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
     preset: str | None = option("size of a new model (heedful presets lists them), or a .json file", common=True)
