@@ -242,8 +242,8 @@ VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
 # Of a model with a teacher: words made up and words read in all; texts made up for each text, and drawn in a step.
-MADE_UP_WORDS, STUDENT_WORDS, STUDENT_LR, MOST_MADE_UP, DRAWN = 600_000, 1_400_000, 2e-3, 12, 3
-FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 20
+MADE_UP_WORDS, STUDENT_WORDS, STUDENT_LR, MOST_MADE_UP, DRAWN = 600_000, 1_400_000, 2e-3, 30, 3
+FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 50
 VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
 # step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
@@ -364,7 +364,7 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
 def student(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
     """Returns settings for a new classifier that learns from a teacher (``--teacher``).
 
-    About 600,000 words are made up, up to 12 texts for each, and the epochs read about 1,400,000 words, those made up
+    About 600,000 words are made up, up to 30 texts for each, and the epochs read about 1,400,000 words, those made up
     among them. They hardly repeat, so that nothing is dropped.
     """
     words = _words_a_text(texts)
