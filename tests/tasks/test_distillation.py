@@ -149,7 +149,10 @@ def test_a_batch_has_the_texts_then_those_made_up_with_the_probabilities_of_all(
     )
     few = rows(TEXTS[:8])
     task = TextClassification.prepare(rows(TEXTS), given)
-    model = heedful.create(task.config(given), seed=0)
+    model: Any = heedful.create(task.config(given), seed=0)
+    assert model.config.encoder.init == "normal"
+    alone: Any = task.config(replace(given, teacher=None))
+    assert alone.encoder.init == "xavier"
     task.before_training(model, given)
     assert task.hidden_share == 0
     examples, own = task.encode(few).examples, task.teacher

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EnsembleConfig, SequenceHead
+from heedful.config import EncoderConfig, EnsembleConfig, ModelConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
@@ -289,6 +289,13 @@ class TextClassification(TextPairTask):
     def card_entries(self) -> dict[str, Any]:
         """Returns the ``threshold`` of a classifier of several labels."""
         return {THRESHOLD_KEY: self.threshold} if self.multi_label else {}
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """Returns ``EncoderTask.config``. The blocks of a model with a teacher begin near the identity, N(0, 0.02²)."""
+        config = super().config(settings)
+        if settings.teacher is None or not isinstance(config, EncoderConfig):
+            return config
+        return replace(config, encoder=replace(config.encoder, init="normal"))
 
     def initialise(self, model: Model, settings: RunSettings) -> None:
         """Lets the class token of a model with a teacher begin as the mean of the tokens."""
