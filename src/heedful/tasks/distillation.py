@@ -67,7 +67,7 @@ class Teacher:
         if sorted(task.labels) != sorted(labels):
             ours, theirs = ({*labels} - {*task.labels}, {*task.labels} - {*labels})
             found = f"does not know the label {min(ours)!r}" if ours else f"has the label {min(theirs)!r} besides"
-            raise HeedfulError(f"the teacher {found}; its labels must be those of the training data")
+            raise HeedfulError(f"the teacher {found}; give one with the labels of the training data")
         self.task, self.model = task, model.eval().requires_grad_(False)
         self.made_up, self.temperature = made_up, temperature
         self._order = [task.labels.index(label) for label in labels]
@@ -192,7 +192,9 @@ def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher:
     teacher: Any = kind.load(folder)
     if teacher.multi_label != task.multi_label:  # type: ignore[attr-defined]
         number = "several labels" if teacher.multi_label else "one label"
-        raise HeedfulError(f"--teacher {settings.teacher} gives each text {number}, other than the training data")
+        raise HeedfulError(
+            f"--teacher {settings.teacher} gives each text {number}, other than the training data; name another"
+        )
     model = load(folder, dtype="float32").to(device_of(own_device(settings.device)))
     teacher.check_model(model)
     made_up = 1 if given.made_up is None else given.made_up

@@ -15,12 +15,15 @@ import numpy as np
 
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
 from heedful.settings import RunSettings
+from heedful.tasks import chosen
 from heedful.tasks.distillation import TEACHER_FOLDER
 from heedful.tasks.task import Measured, Task
 from heedful.training.loop_parts import Outcome
-from heedful.training.run_folder import SETTINGS, create_run_folder, save_task_and_model
+from heedful.training.resolve import resolved
+from heedful.training.run_folder import SETTINGS, UNFINISHED_SETTINGS, create_run_folder, save_task_and_model
 from heedful.training.validation import Validation
 
 if TYPE_CHECKING:
@@ -57,7 +60,9 @@ def with_teacher(
     first = kind.teacher_settings(rows, given)
     if first is None:
         return given
-    out, folder = Path(given.out), Path(first.out)
+    out, folder, device = Path(given.out), Path(first.out), device_of(given.device)
+    for own, settings in ((kind, first), (chosen(given), replace(given, teacher=first.out))):
+        resolved(own, rows, settings, device)  # raises before anything is written
     create_run_folder(out, given)
     if given.overwrite:
         given = replace(given, overwrite=False)
@@ -72,7 +77,11 @@ def with_teacher(
     say(f"           (--model.members {members} trains the ensemble alone, --model.members 1 one model alone)")
     try:
         train(first, say, is_teacher=True, **options)
-    except TimeTooShort:
+    except HeedfulError as error:
+        if not isinstance(error, TimeTooShort):
+            if not (folder / SETTINGS).is_file():
+                (out / UNFINISHED_SETTINGS).unlink()
+            raise
         say(f"time       {given.max_minutes:g} min are too short for a teacher: one model is trained")
         return replace(given, model=replace(given.model, members=1))
     metric = kind.main_metric
