@@ -86,7 +86,8 @@ def with_teacher(
         return replace(given, model=replace(given.model, members=1))
     metric = kind.main_metric
     value = read_card(folder).get("metrics", {}).get(metric)
-    say(f"teacher    {metric.replace('_', ' ')} {value:.1f} on the validation rows; now the one model" if value else "")
+    measured = "" if value is None else f"{metric.replace('_', ' ')} {value:.1f} on the validation rows; "
+    say(f"teacher    {measured}now the one model")
     return replace(given, teacher=str(folder))
 
 
