@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Ensemble
 from heedful.settings import DistillationSettings, ModelSettings, RunSettings
-from heedful.tasks import distillation
+from heedful.tasks import defaults, distillation
 from heedful.tasks.classifier_ensemble import ClassifierEnsemble
 from heedful.tasks.distillation import Teacher, begin_as_mean, words_of
 from heedful.tasks.text_classification import TextClassification
@@ -35,6 +36,14 @@ TEXTS = [(form.format(word), label) for label, words in NAMES.items() for word i
 ASKED = ["a pear or a saw ?", "the hill", "one unknown island here"]
 SMALL = ["--training.log-every=1", "--training.evaluate-every=2", "--training.save-every=2", "--json"]
 QUICK: dict[str, Any] = {"training": {"log_every": 1}, "quiet": True}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_are_enough() -> Iterator[None]:
+    """Lets the small sets of these tests have a teacher."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(defaults, "FEWEST_TAUGHT", 0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -331,6 +340,9 @@ def test_who_has_a_teacher() -> None:
     assert first.out == os.path.join("out", distillation.TEACHER_FOLDER)
     assert first.model.members == 4
     assert not first.distillation.given()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(defaults, "FEWEST_TAUGHT", len(few) + 1)
+        assert kind.teacher_settings(few, settings()) is None
     alone = settings(model=ModelSettings(members=3))
     assert TextClassification.for_rows(few, alone).teacher_settings(few, alone) is None
     given = settings(teacher="folder")

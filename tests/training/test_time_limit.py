@@ -612,7 +612,7 @@ def test_an_ensemble_gives_way_where_no_epoch_fits(
     command = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out")]
     assert cli.main([*command, "--max-minutes=0.5", "--max-steps=2"]) == 0
     said = capsys.readouterr().out
-    assert "0.5 min are too short for a teacher: one model is trained" in said
+    assert "0.5 min are no epoch of 4 classifiers: one is trained" in said
     assert read_toml(tmp_path / "out" / "run.toml").model.members == 1
     assert heedful.from_pretrained(tmp_path / "out").config.kind == "encoder"
 

@@ -189,9 +189,12 @@ class TextClassification(TextPairTask):
     def teacher_settings(cls, rows: Rows, given: RunSettings) -> RunSettings | None:
         """Returns the settings of the run that trains the teacher of this one: of an ensemble that the data suggests.
 
-        None: the run has no teacher, or one that exists, or the ensemble is all that is wanted (``--model.members``).
+        None: the run has no teacher, or one that exists, or the ensemble is all that is wanted (``--model.members``),
+        or there are fewer than ``defaults.FEWEST_TAUGHT`` examples.
         """
         if cls is not _variant(EnsembleConfig.kind) or given.model.members is not None or given.unlabelled:
+            return None
+        if len(rows) < defaults.FEWEST_TAUGHT:
             return None
         return replace(
             given,
