@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Ensemble
-from heedful.settings import DistillationSettings, ModelSettings, RunSettings
+from heedful.settings import DistillationSettings, ModelSettings, RunSettings, read_toml
 from heedful.tasks import defaults, distillation
 from heedful.tasks.classifier_ensemble import ClassifierEnsemble
 from heedful.tasks.distillation import Teacher, begin_as_mean, words_of
@@ -329,6 +330,34 @@ def test_a_teacher_of_ones_own(run: Path, table: Path, tmp_path: Path) -> None:
     head = taught.model.config.head
     assert isinstance(head, SequenceHead)
     assert (head.pooling, head.pooler) == ("first", True)
+
+
+def test_the_named_teacher_is_the_teacher_of_a_run_that_is_overwritten(run: Path, tmp_path: Path, caplog: Any) -> None:
+    """And not the one that the folder had until now."""
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    data = [{"text": text, "label": label} for text, label in TEXTS]
+    with caplog.at_level(logging.INFO, logger="heedful.training"):
+        heedful.train(
+            "text-classification", data, out=again, teacher=run / "last", overwrite=True, max_steps=1, **QUICK
+        )
+    assert f"learns the probabilities of {run / 'last'}, for each text and 30 made up from it" in caplog.text
+    assert not (again / "teacher").exists()
+
+
+def test_a_pretrained_model_learns_from_a_teacher_too(run: Path, tmp_path: Path) -> None:
+    data = [{"text": text, "label": label} for text, label in TEXTS]
+    given: dict[str, Any] = {"model": run, "teacher": run / "teacher", "max_steps": 1, **QUICK}
+    heedful.train("text-classification", data, out=tmp_path / "own", **given)
+    assert read_toml(tmp_path / "own" / "run.toml").distillation == DistillationSettings(made_up=30, temperature=1.0)
+
+
+def test_the_settings_of_a_run_with_two_parts_are_not_printed(table: Path, tmp_path: Path, capsys: Any) -> None:
+    command = ["train", "text-classification", "--train", str(table), "--out", str(tmp_path / "out"), "--print-config"]
+    assert cli.main(command) == 2
+    assert "this one trains a teacher first; name a teacher with --teacher" in capsys.readouterr().err
+    assert cli.main([*command, "--model.members=4"]) == 0
+    assert "members = 4" in capsys.readouterr().out
 
 
 def test_who_has_a_teacher() -> None:

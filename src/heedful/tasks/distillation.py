@@ -34,8 +34,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.defaults import MOST_MADE_UP
-from heedful.tasks.text_pairs import EncodedPair, TextPairTask
+from heedful.tasks.text_pairs import EncodedPair
 from heedful.util.ranks import own_device
 from heedful.util.to_device import to_device
 
@@ -62,7 +61,7 @@ class Teacher:
     """
 
     def __init__(
-        self, task: Any, model: Model, labels: Sequence[str], made_up: int = MOST_MADE_UP, temperature: float = 1.0
+        self, task: Any, model: Model, labels: Sequence[str], made_up: int = 0, temperature: float = 1.0
     ) -> None:
         if sorted(task.labels) != sorted(labels):
             ours, theirs = ({*labels} - {*task.labels}, {*task.labels} - {*labels})
@@ -176,29 +175,26 @@ def check_distillation(settings: RunSettings) -> None:
         raise HeedfulError(f"{names} needs --teacher, a classifier to learn from; name one, or leave it out")
 
 
-def teacher_of(task: TextPairTask, settings: RunSettings) -> Teacher:
-    """Returns the teacher of the settings: that in the run's own folder, which may have been moved, or the named one.
+def teacher_of(task: Any, settings: RunSettings) -> Teacher:
+    """Returns the teacher that the settings name.
 
     Raises:
         HeedfulError: it is no classifier, or has other labels.
     """
     assert settings.teacher is not None
-    given = settings.distillation
-    own = Path(settings.out) / TEACHER_FOLDER
-    folder = own if own.is_dir() else find(settings.teacher)
+    given, folder = settings.distillation, find(settings.teacher)
     kind = type(task).for_folder(folder)
     if kind.name != task.name or not hasattr(kind, "probabilities"):
         raise HeedfulError(f"--teacher {settings.teacher} is no classifier; name a folder of text-classification")
     teacher: Any = kind.load(folder)
-    if teacher.multi_label != task.multi_label:  # type: ignore[attr-defined]
+    if teacher.multi_label != task.multi_label:
         number = "several labels" if teacher.multi_label else "one label"
         raise HeedfulError(
             f"--teacher {settings.teacher} gives each text {number}, other than the training data; name another"
         )
     model = load(folder, dtype="float32").to(device_of(own_device(settings.device)))
     teacher.check_model(model)
-    made_up = 1 if given.made_up is None else given.made_up
-    return Teacher(teacher, model, task.labels, made_up, given.temperature or 1.0)
+    return Teacher(teacher, model, task.labels, given.made_up or 0, given.temperature or 1.0)
 
 
 def note_of(teacher: Teacher, settings: RunSettings) -> str:

@@ -130,6 +130,7 @@ class TextClassification(TextPairTask):
         self.agreement = 0.0  # α of R-Drop
         self.teacher: Teacher | None = None  # until it has given its targets
         self.soft_targets: SoftTargets | None = None  # from a teacher
+        self.teacher_note = ""  # for people
         self.temperature, self.has_teacher, self.seed, self.limit = 1.0, False, 0, 0  # of training with a teacher
         self.model_notes: list[str] = []
 
@@ -236,6 +237,8 @@ class TextClassification(TextPairTask):
         if given.start_from:
             labels = len({label for row in rows for label in row_labels(row)})
             suggested = defaults.classifier_finetuning(len(rows), labels, given, given.start_from)
+            if given.teacher:
+                suggested = defaults.made_up_texts(suggested, len(rows), texts_of_rows(rows))
         else:
             suggested, fall = super().suggested_settings(rows, given), 0.0
             if given.teacher:
@@ -316,7 +319,9 @@ class TextClassification(TextPairTask):
             self.hidden_share, self.temperature = 0.0, settings.distillation.temperature or 1.0
             if not settings.resume and self.soft_targets is None:
                 self.teacher = teacher_of(self, settings)
-                self.model_notes.append(note_of(self.teacher, settings))
+                self.teacher_note = note_of(self.teacher, settings)
+            if self.teacher_note:
+                self.model_notes.append(self.teacher_note)
         if self.agreement:
             note = (
                 f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time"

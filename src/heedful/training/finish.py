@@ -36,7 +36,7 @@ def finish(
     """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
     settings, out, first = _final_settings(run, loop), run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
-    task, validation, best, choice = judged(run, validation, outcome)
+    task, validation, best, choice = judged(run, validation, outcome, writes=first)
     if first and outcome.best is not None and not validation.is_judged:  # saved before a resume, or on fewer examples
         validation.measure_folder(out, outcome.best["step"])
     if draw is not None and validation.best is not None:

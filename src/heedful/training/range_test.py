@@ -106,6 +106,11 @@ def resolved_settings(settings: RunSettings) -> RunSettings:
     that the run would choose; writes no files.
     """
     with _prepared(replace(settings, push=None), "--print-config") as (run, _):  # nothing is uploaded: needs no login
+        if run.task.teacher_settings(run.train.rows, settings) is not None:
+            raise HeedfulError(
+                "--print-config prints the settings of one run, and this one trains a teacher first; name a teacher "
+                "with --teacher, or give --model.members 4 for the settings of the ensemble"
+            )
         return replace(run.settings, out=settings.out, overwrite=settings.overwrite, push=settings.push)
 
 

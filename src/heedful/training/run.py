@@ -155,6 +155,7 @@ def train(
                 audit=audit,
                 custom=custom,
                 train_teacher=None if is_teacher else partial(train, quiet=quiet, started=started),
+                is_teacher=is_teacher,
             )
         ranks.barrier()  # until all have read the data
         validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder, custom.metrics)
@@ -250,11 +251,13 @@ def prepare(
     audit: Audit | None = None,
     custom: CustomParts | None = None,
     train_teacher: Callable[..., dict[str, Any]] | None = None,
+    is_teacher: bool = False,
 ) -> Run:
     """Reads the data, creates or loads the model, and returns the run before its first step.
 
     All ranks return the same run; only rank 0 writes the run's folder. ``train_teacher`` trains a run first, where the
-    task suggests a teacher (``heedful.training.teacher``); None: this is such a run.
+    task suggests a teacher (``heedful.training.teacher``); None: no teacher is trained. ``is_teacher`` is that
+    of ``train``.
     """
     out, custom = Path(given.out), custom or CustomParts()
     begun, cpu_seconds = running_time(), time.process_time()
@@ -267,9 +270,10 @@ def prepare(
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
     if train_teacher is not None and not given.resume and custom.objective is None and ranks.size == 1:
         parts = replace(custom, metrics={}, callbacks=None)
-        given = with_teacher(kind, rows, given, train_teacher, say, custom=parts)
-        kind = tasks.chosen(given).for_rows(rows, given)
-    advice = advice_for(kind, rows, given) if ranks.is_first and train_teacher is not None else None
+        with_one = with_teacher(kind, rows, given, train_teacher, say, custom=parts)
+        if with_one is not given:
+            kind, given = tasks.chosen(with_one).for_rows(rows, with_one), with_one
+    advice = advice_for(kind, rows, given) if ranks.is_first and not is_teacher else None
     device = device_of(own_device(given.device))
     with counting_unreadable_images(kind, rows, valid_rows):
         settings = resolved(kind, rows, given, device, say)
@@ -294,14 +298,14 @@ def prepare(
         ),
         custom=custom,
         starting=starting,
-        is_teacher=train_teacher is None,
+        is_teacher=is_teacher,
     )
     if not settings.resume and settings.max_minutes:
         with tf32(settings.training.tf32, device):
             run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
         members = settings.model.members or 1
         is_short = run.plan is not None and run.plan.epochs < 1 and members > 1
-        if is_short and train_teacher is None:
+        if is_short and is_teacher:
             raise TimeTooShort(f"--max-minutes {settings.max_minutes:g} is no epoch of {members} classifiers")
         if is_short and given.model.members is None:
             say(f"time       {settings.max_minutes:g} min are no epoch of {members} classifiers: one is trained")

@@ -91,16 +91,17 @@ def with_teacher(
     return replace(given, teacher=str(folder))
 
 
-def judged(run: Run, validation: Validation, outcome: Outcome) -> Judged:
+def judged(run: Run, validation: Validation, outcome: Outcome, writes: bool = True) -> Judged:
     """Returns what the run folder holds: the run's model, or the teacher that the run has trained, which is then
     written there.
 
     The teacher is kept if the model's accuracy on the validation rows is more than ``MARGIN`` points below the
-    teacher's, by more than the standard error of this difference.
+    teacher's, by more than the standard error of this difference. ``writes`` is False on ranks above 0, which judge
+    nothing.
     """
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     own, folder = Judged(run.task, validation, best, None), run.out / TEACHER_FOLDER
-    if run.settings.teacher is None or not folder.is_dir() or validation.best is None:
+    if not writes or run.settings.teacher is None or not folder.is_dir() or validation.best is None:
         return own
     kind: Any = type(run.task)
     task, model = kind.for_folder(folder).load(folder), load(folder, dtype="float32").to(run.device).eval()
