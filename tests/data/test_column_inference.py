@@ -136,6 +136,34 @@ def test_a_header_alone_is_no_example(write: Write) -> None:
         read(write("a.csv", "review,mood\n"), CLASSES)
 
 
+@pytest.mark.parametrize("extension, separator", [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize("header", ["kind,question", "question,kind", "id,kind,question", "date,question", "question"])
+def test_columns_remembered_by_number_do_not_hide_a_header(
+    write: Write, header: str, extension: str, separator: str
+) -> None:
+    """A model was trained on a table without a header, whose second column had the texts."""
+    texts = [f"Who found number {n} ?" for n in range(40)]
+    columns = {"question": texts, "kind": ["HUM", "NUM"] * 20, "id": list(map(str, range(40)))}
+    columns["date"] = [f"2024-01-{day:02d}" for day in range(1, 21)] * 2
+    names = header.split(",")
+    lines = [names, *zip(*(columns[name] for name in names), strict=True)]
+    path = write(f"asked.{extension}", "".join(separator.join(line) + "\n" for line in lines))
+    remembered = {"text": "2", "label": "1"}
+    assert [given.input for given in read_inputs(path, {"text": "text"}, remembered=remembered)] == texts
+    if {"question", "kind"} <= {*names}:
+        rows = read(path, CLASSES, remembered=remembered)
+        assert [(row.values["text"], row.values["label"]) for row in rows][:2] == [(texts[0], "HUM"), (texts[1], "NUM")]
+
+
+def test_a_row_of_single_words_is_no_header_of_such_rows(write: Write) -> None:
+    path = write("places.csv", "de,Berlin\nfr,Paris\nde,Bonn\nfr,Lyon\n")
+    inputs = read_inputs(path, {"text": "text"}, remembered={"text": "2", "label": "1"})
+    assert [given.input for given in inputs] == ["Berlin", "Paris", "Bonn", "Lyon"]
+    path = write("asked.csv", "HUM,Who\n" + "HUM,Who are you ?\nNUM,How far is it ?\n" * 20)
+    inputs = read_inputs(path, {"text": "text"}, remembered={"text": "2", "label": "1"})
+    assert [given.input for given in inputs][:2] == ["Who", "Who are you ?"]
+
+
 def test_remembered_columns_come_first(write: Write) -> None:
     path = write("a.csv", table(TEXTS, TEXTS[::-1], MOODS, header="text,back,label"))
     rows = read(path, CLASSES, remembered={"text": "back", "label": "label"})

@@ -346,6 +346,25 @@ def resembles_header(first: Sequence[str], names: Sequence[str]) -> bool:
     return near or (are_distinct and any(set(cells) <= usual for usual in (COLUMN_NAMES, *LANGUAGES)))
 
 
+def stands_out(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Returns True if the first row of a table can only be a header, judged by its cells alone.
+
+    Its cells are distinct words, none is a value of its column in the rows after it, and in some column hardly any
+    other cell is a single word (at most 1 in 20).
+
+    >>> rows = [["Who are you ?", "HUM"], ["How far is it ?", "NUM"]]
+    >>> stands_out(["question", "kind"], rows), stands_out(["Why ?", "DESC"], rows), stands_out(["Why", "NUM"], rows)
+    (True, False, False)
+    """
+    cells = [cell.strip() for cell in first]
+    if not others or len(set(cells)) < len(cells) or not all(map(NAME.fullmatch, cells)):
+        return False
+    columns = [[row[index].strip() for row in others] for index in range(len(cells))]
+    if any(cell in column for cell, column in zip(cells, columns, strict=True)):
+        return False
+    return any(20 * sum(map(bool, map(NAME.fullmatch, column))) <= len(column) for column in columns)
+
+
 def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int | None, usual: bool) -> bool:
     """Returns True if the first row of a table is a header, judged by comparing it with the rows after it.
 

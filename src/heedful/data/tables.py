@@ -22,6 +22,7 @@ from heedful.data.column_inference import (
     is_header,
     orange_header,
     resembles_header,
+    stands_out,
 )
 from heedful.data.file_formats import Format, detect_format
 from heedful.data.records import (
@@ -268,10 +269,12 @@ class Table:
         is_known_header = self._has_header or any(name in cells for name in self.file_columns)
         is_known_header = is_known_header or resembles_header(cells, self.file_columns)
         may_choose = self.names is None
+        full = [row for row in others if len(row) == len(first)]
+        if may_choose and self.remembered and not is_known_header:
+            is_known_header = stands_out(cells, full)  # numbers of another table's columns say nothing here
         if may_choose and not is_known_header and self._use_remembered_numbers(len(first)):
             return False, [int(name) - 1 for name in self.file_columns]
         if may_choose and not (headless and not is_known_header and self._are_in_order([first, *others])):
-            full = [row for row in others if len(row) == len(first)]
             inferred = self._infer_delimited(cells, full, headless, is_known_header)
             if inferred is not None:
                 return inferred
