@@ -136,7 +136,7 @@ def test_a_header_alone_is_no_example(write: Write) -> None:
         read(write("a.csv", "review,mood\n"), CLASSES)
 
 
-@pytest.mark.parametrize("extension, separator", [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize(("extension", "separator"), [("csv", ","), ("tsv", "\t")])
 @pytest.mark.parametrize("header", ["kind,question", "question,kind", "id,kind,question", "date,question", "question"])
 def test_columns_remembered_by_number_do_not_hide_a_header(
     write: Write, header: str, extension: str, separator: str
