@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import shutil
@@ -254,6 +255,45 @@ def test_it_learns_and_its_probabilities_are_those_of_a_pipeline(tmp_path: Path)
         assert answer["score"] == pytest.approx(p.max(), abs=1e-6)
     with pytest.raises(HeedfulError, match="is not empty"):
         fitted.save(tmp_path / "films")
+
+
+@pytest.mark.parametrize("hold", ["files", "path"])
+def test_a_trained_folder_is_opened(tmp_path: Path, hold: str) -> None:
+    tiny(max_steps=60, out=tmp_path / "films").fit(TEXTS, LABELS)
+    opened = TextClassifier.load(tmp_path / "films", hold=hold)
+    again = pickle.loads(pickle.dumps(opened))
+    pipe = heedful.pipeline("text-classification", tmp_path / "films")
+    assert opened.classes_.tolist() == sorted(set(LABELS))
+    assert opened.score(TEXTS, LABELS) == again.score(TEXTS, LABELS) == 1
+    for text, p in zip(TEXTS, make_pipeline(opened).predict_proba(TEXTS), strict=True):
+        shown = {one["label"]: one["score"] for one in pipe(text, top_k=None)["output"]}
+        np.testing.assert_allclose(p, [shown[name] for name in opened.classes_], atol=1e-6)
+    np.testing.assert_allclose(opened.predict_proba([""]), [[1 / 3] * 3])
+    assert opened.metrics_["accuracy"] == 100
+    with pytest.raises(HeedfulError, match="predicts labels; use TextClassifier"):
+        TextRegressor.load(tmp_path / "films")
+    with pytest.raises(HeedfulError):
+        ImageClassifier.load(tmp_path / "films")
+    with pytest.raises(HeedfulError, match="hold"):
+        TextClassifier.load(tmp_path / "films", hold="file")
+    with pytest.raises(NotFittedError):
+        clone(opened).predict(TEXTS)
+
+
+def test_a_folder_of_numbers_of_images_and_of_vectors_is_opened(tmp_path: Path, encoder: Path) -> None:
+    texts, weights = [f"box {number}" for number in range(60)], [10.0 * (number % 5) for number in range(60)]
+    fitted = tiny(TextRegressor, max_steps=2, out=tmp_path / "boxes").fit(texts, weights)
+    opened = TextRegressor.load(tmp_path / "boxes")
+    np.testing.assert_allclose(opened.predict(texts), fitted.predict(texts), rtol=1e-5)
+    assert opened.predict([""])[0] == json.loads((tmp_path / "boxes" / "heedful.json").read_text())["numbers"]["mean"]
+    with pytest.raises(HeedfulError, match="predicts numbers; use TextRegressor"):
+        TextClassifier.load(tmp_path / "boxes")
+    images = np.random.default_rng(0).integers(0, 255, (20, 8, 8), dtype=np.uint8)
+    seen = ImageClassifier(max_steps=2, random_state=0, out=tmp_path / "seen").fit(images, ["a", "b"] * 10)
+    loaded = ImageClassifier.load(tmp_path / "seen")
+    np.testing.assert_allclose(loaded.predict_proba(images), seen.predict_proba(images), atol=1e-6)
+    vectors = TextEmbedder(encoder).fit().transform(texts[:3])
+    np.testing.assert_array_equal(TextEmbedder.load(encoder).transform(texts[:3]), vectors)
 
 
 def test_an_ensemble_is_held_whole() -> None:

@@ -150,6 +150,32 @@ class HeldModel(BaseEstimator):
             self._pipe = (self.device, self.dtype), pipe
         return pipe
 
+    @classmethod
+    def load(cls, folder: str | PathLike[str], **settings: Any) -> Self:
+        """Returns an estimator whose model is that of a ``folder`` of the same task: fitted, without training.
+
+        That is a folder of ``heedful train``, of ``save``, or a name on the Hub. ``settings`` are the arguments of the
+        estimator; with ``hold="path"`` it holds the folder's path. ``classes_`` are the model's label names, sorted. A
+        text without words gets equal shares of them, since the folder does not know those in training; in regression it
+        gets the mean of the training rows.
+
+        Raises ``HeedfulError`` for a folder of another task.
+        """
+        from heedful.pretrained import read_card
+        from heedful.pretrained.folder import find
+
+        estimator = cls(**settings)
+        estimator._check_hold(trains=False)
+        found = find(Path(folder) if isinstance(folder, PathLike) else folder)
+        estimator._keep(found)
+        estimator.metrics_, estimator.verdict_ = dict(read_card(found).get("metrics", {})), None
+        estimator._take_model(str(folder))
+        return estimator
+
+    def _take_model(self, folder: str) -> None:
+        """Sets the attributes that ``fit`` sets from the data, of a model that was loaded from ``folder``."""
+        raise NotImplementedError
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the fitted model as a folder, which ``heedful.pipeline``, ``heedful serve`` and others open.
 
@@ -209,6 +235,15 @@ class LabelModel(ClassifierMixin, HeldModel):
         order = {name: index for index, name in enumerate(names)}
         self._order = [order[name] for name in self.pipeline_.labels]  # of the model's labels among ``classes_``
         return self
+
+    def _take_model(self, folder: str) -> None:
+        task, labels = self.pipeline_.task, self.pipeline_.labels
+        if _learned_numbers(task):
+            raise HeedfulError(f"the model in {folder} predicts numbers; use TextRegressor")
+        if getattr(task, "multi_label", False):
+            raise HeedfulError(f"the model in {folder} gives an input several labels; use heedful.pipeline")
+        self.classes_, indices = np.unique(labels, return_inverse=True)
+        self._order, self.class_prior_ = indices.tolist(), np.full(len(labels), 1 / len(labels))
 
     def _label_settings(self) -> dict[str, Any]:
         return {}
@@ -280,6 +315,11 @@ class TextRegressor(RegressorMixin, TextModel):
         self.mean_ = float(numbers.mean())
         return self
 
+    def _take_model(self, folder: str) -> None:
+        if not _learned_numbers(self.pipeline_.task):
+            raise HeedfulError(f"the model in {folder} predicts labels; use TextClassifier")
+        self.mean_ = float(self.pipeline_.task.mean)
+
     def predict(self, X: Any) -> np.ndarray:
         """Returns a number (N,) for each input; for a text without words the mean of ``fit``."""
         check_is_fitted(self)
@@ -311,6 +351,10 @@ class ImageClassifier(LabelModel):
         self._fit([{"image": image} for image in _images(X, white)], y)
         self.white_ = white
         return self
+
+    def _take_model(self, folder: str) -> None:
+        super()._take_model(folder)
+        self.white_ = None
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the probabilities (N, C) of ``classes_``."""
@@ -397,8 +441,11 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
                 raise HeedfulError("model is None; give a folder or a name on the Hub, or fine_tune=True")
             self._check_hold(trains=False)
             self._keep(find(Path(self.model) if isinstance(self.model, PathLike) else self.model))
-        self._n_features_out = self.pipeline_.model.main.dim
+        self._take_model(str(self.model))
         return self
+
+    def _take_model(self, folder: str) -> None:
+        self._n_features_out = self.pipeline_.model.main.dim
 
     def transform(self, X: Any) -> np.ndarray:
         """Returns the vectors (N, D) of the texts, in float32; zeros for a text without words."""
@@ -530,6 +577,12 @@ def _files_of(folder: Path) -> dict[str, bytes]:
             inner = {name: part for name, part in files.items() if "/" in name and not name.endswith(".safetensors")}
             return {name: _content(part) for name, part in {**inner, **model_files(whole)}.items()}
     return {name: _content(part) for name, part in files.items()}
+
+
+def _learned_numbers(task: Any) -> bool:
+    from heedful.tasks.text_regression import TextRegression
+
+    return isinstance(task, TextRegression)
 
 
 def _content(part: Path | bytes) -> bytes:
