@@ -118,6 +118,7 @@ def test_text_classification(served: Callable[..., Any]) -> None:
     assert client.text_classification("one fig 1", function_to_apply="softmax")
     with pytest.raises(Exception, match="function_to_apply"):
         client.text_classification("one fig 1", function_to_apply="none")
+    assert server.post("/predict", inputs="one fig 1", options={"top_k": None})["output"] == plain(expected)
     assert len(server.post("/", inputs=["one fig 1", "one saw"])) == 2
     assert server.post("/pipeline/text-classification", inputs="one saw")
     assert server.refused("/pipeline/translation", inputs="one saw")[0] == 404

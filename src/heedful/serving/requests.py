@@ -126,7 +126,11 @@ def resolved_options(pipe: Pipeline, options: Mapping[str, Any]) -> dict[str, An
             raise RequestError(400, f"{name} is set by the server; leave it out", "unsupported_field", name)
     check_stop_strings(options.get("stop_strings"))
     try:
-        return pipe.resolve({name: value for name, value in options.items() if value is not None})
+        # null leaves an option out, except where it asks for all labels, as in the pipeline
+        kept = {
+            name: value for name, value in options.items() if value is not None or (name == "top_k" and pipe.labels)
+        }
+        return pipe.resolve(kept)
     except HeedfulError as error:
         raise RequestError(400, str(error), param=_named(str(error), options)) from None
 
