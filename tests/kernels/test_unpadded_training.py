@@ -19,6 +19,7 @@ from heedful.config import (
     EncoderConfig,
     RelativePosition,
     RotaryPosition,
+    SequenceHead,
     SpecialTokens,
     StackConfig,
 )
@@ -97,6 +98,52 @@ def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 )
 def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object], filled: bool) -> None:
     check_equal(encoder(**stack), scored, apply_training_plan)
+
+
+SOME_REAL = REAL[[0, 1, 3]]
+CLASSIFIED = pytest.mark.parametrize("real", [SOME_REAL, torch.ones_like(SOME_REAL), None], ids=range(3))
+
+
+@CLASSIFIED
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {"placement": "post", "embedding_norm": True, "depth": 1},
+        {"placement": "sandwich", "kv_heads": 2},
+        {"position": RotaryPosition(), "norm": "rms"},
+        {"position": AlibiPosition()},
+        *({"position": position} for position in CONTENT),
+        {"norm": "batch"},
+    ],
+)
+def test_a_class_token_learns_the_same_without_the_last_states_of_others(
+    stack: dict[str, object], real: Tensor | None, filled: bool
+) -> None:
+    model = heedful.create(replace(encoder(**stack).config, head=SequenceHead(labels=3)), seed=0)
+    ids = IDS[: 3 if real is None else len(real)]
+
+    def loss(model: nn.Module) -> Tensor:
+        return F.cross_entropy(model(ids, real), ids[:, 0] % 3)
+
+    check_equal(model, loss, apply_training_plan)
+
+
+def test_the_last_block_maps_the_class_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = heedful.create(replace(encoder().config, head=SequenceHead(labels=3)), seed=0).train()
+    apply_training_plan(model)
+    seen: list[int] = []
+    for block in model.encoder.block:
+        block.feed_forward.up.register_forward_pre_hook(lambda part, given: seen.append(given[0].size(1)))
+    monkeypatch.setattr(unpadded, "is_observed", lambda stack: False)
+    monkeypatch.setattr(unpadded, "kernels_depend_on_rows", lambda: False)
+    real = REAL[[0, 1, 3]]
+    model(IDS[[0, 1, 3]], real)
+    assert seen == [10, 3]
+    model(IDS, REAL)  # a text without a token
+    assert seen[2:] == [10, 10]
+    model.encoder.block[-1].register_forward_pre_hook(lambda part, given: None)  # as where ranks share its weights
+    model(IDS[[0, 1, 3]], real)
+    assert seen[4:] == [10, 10]
 
 
 def test_rows_are_filled_with_what_is_not_learned_from(filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:

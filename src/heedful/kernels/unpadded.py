@@ -83,14 +83,19 @@ class TokenRow:
         self.gathered = torch.cat((self.indices, self.indices[:1].expand(copies)))
         self.positions = token_positions(real).flatten()[self.gathered][None]  # (1, N)
 
+    def first(self) -> Tensor:
+        """Returns the indices in the row of the first token of each sequence that has one."""
+        return (self.positions[0, : len(self.indices)] == 0).nonzero()[:, 0]
+
     def gather(self, x: Tensor) -> Tensor:
         """Gathers non-padding tokens: (B, T, D) → (1, N, D)."""
         return x.flatten(0, 1)[self.gathered][None]
 
-    def scatter(self, y: Tensor) -> Tensor:
-        """Scatters tokens: (1, N, ...) → (B, T, ...), with zeros at padding."""
+    def scatter(self, y: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Scatters (1, N, ...), or (1, M, ...) at ``tokens`` (M,) of the row, to (B, T, ...), with zeros elsewhere."""
+        indices = self.indices if tokens is None else self.indices[tokens]
         zeros = y.new_zeros(self.shape.numel(), *y.shape[2:])
-        return zeros.index_copy(0, self.indices, y[0, : len(self.indices)]).unflatten(0, self.shape)
+        return zeros.index_copy(0, indices, y[0, : len(indices)]).unflatten(0, self.shape)
 
     def scatter_heads(self, q: Tensor) -> Tensor:
         """Scatters tokens of heads: (1, H, N, E) → (B, H, T, E)."""
@@ -112,10 +117,26 @@ class TokenRows(NamedTuple):
         return self.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
 
 
-def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves padding out in training: the output of ``padded`` at non-padding tokens, zeros at padding.
+class FirstTokens(NamedTuple):
+    """Row of which attention is computed for the first token of each sequence alone, ``tokens`` (B,) of the row."""
 
-    Falls back to ``padded`` outside training, for batches without padding, with a cache, for packed batches and masks
+    row: TokenRow
+    tokens: Tensor
+
+    def attend(
+        self, kernel: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, scale: float, dropout: float
+    ) -> Tensor:
+        """Computes attention of the tokens of q (1, H, N, E) to k and v (1, K, N, E) by a kernel: (1, H, B, E)."""
+        k, v = self.row.scatter_heads(k), self.row.scatter_heads(v)
+        y = BATCH.attend(kernel, q[0, :, self.tokens].transpose(0, 1)[:, :, None], k, v, mask, bias, scale, dropout)
+        return y[:, :, 0].transpose(0, 1)[None]
+
+
+def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding out in training, and in the last block of an encoder all tokens but the first, where the caller
+    reads that alone: the output of ``padded`` at the other tokens, zeros there.
+
+    Falls back to ``padded`` outside training, where nothing can be left out, with a cache, for packed batches and masks
     (B, T, T), with stochastic depth (drawn once per sequence), while a part is observed, and if an attention has a
     custom kernel.
 
@@ -127,7 +148,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     >>> torch.allclose(apply_plan(stack, "cpu-training")(x, real)[real], output, atol=1e-5)
     True
     """
-    if not has_training_padding(stack, batch):
+    if not leaves_tokens_out(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
     tokens = own_positions(x, batch.mask)
@@ -144,19 +165,43 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         memory_mask = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
         memory, memory_rows = memory_row.gather(memory), TokenRows(row, memory_row)
     rows: dict[str, RowLayout] = {"rows": TokenRows(row, row), "memory_rows": memory_rows}
-    for block, window in zip(stack.block, stack.windows, strict=True):
+    first = row.first()
+    *blocks, last = zip(stack.block, stack.windows, strict=True)
+    reads_first = reads_first_alone(stack, batch) and padded_position.bias is None and len(first) == len(batch.x)
+    for block, window in blocks if reads_first else [*blocks, last]:
         mask, position = under_masks[window]
         position = RowEncoding(rotation, position)
         x = block(x, mask=mask, position=position, memory=memory, memory_mask=memory_mask, **rows)
-    return row.scatter(stack.norm(x))
+    if not reads_first:
+        return row.scatter(stack.norm(x))
+    block, window = last
+    mask, position = under_masks[window]
+    own: RowLayout = FirstTokens(row, first)
+    x = last_block(block, x, first, {"mask": mask, "position": RowEncoding(rotation, position), "rows": own})
+    return row.scatter(stack.norm(x), first)
 
 
-def has_training_padding(stack: Stack, batch: StackInput) -> bool:
-    """Returns True if the batch has padding that ``unpadded_training`` can leave out."""
+def reads_first_alone(stack: Stack, batch: StackInput) -> bool:
+    """Returns True if the caller reads the first token of each sequence alone, and the last block may compute no other.
+
+    Under causality and windows a mask depends on the query; batch norm reads all tokens; and where ranks share the
+    weights of a block, its hooks gather them.
+    """
+    if batch.tokens_read != slice(0, 1) or batch.memory is not None or stack.config.norm == "batch":
+        return False
+    last = vars(stack.block[-1])
+    is_hooked = bool(last["_forward_pre_hooks"] or last["_forward_hooks"])
+    return not (is_hooked or stack.config.causal or any(window is not None for window in stack.windows))
+
+
+def leaves_tokens_out(stack: Stack, batch: StackInput) -> bool:
+    """Returns True if the batch has padding, or tokens that nobody reads, which ``unpadded_training`` can leave out."""
     if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None:
         return False
     masks = [mask for mask in (batch.mask, batch.memory_mask) if mask is not None]
-    if any(mask.dtype is not torch.bool or mask.ndim == 3 for mask in masks) or all(bool(mask.all()) for mask in masks):
+    if any(mask.dtype is not torch.bool or mask.ndim == 3 for mask in masks):
+        return False
+    if all(bool(mask.all()) for mask in masks) and not reads_first_alone(stack, batch):
         return False
     drops_paths = any(isinstance(part, DropPath) and part.rate > 0 for part in stack.block[-1].modules())
     return not drops_paths and not is_observed(stack) and attends_with(stack, blocked_attention)
