@@ -21,6 +21,7 @@ from heedful.pretrained.ensemble import refuse_ensemble
 from heedful.pretrained.folder import find, member_folder, members_of
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
+from heedful.tasks.distillation import TEACHER_FOLDER
 from heedful.tasks.inputs_and_targets import Side
 from heedful.tasks.labels import are_multi_label, training_labels
 from heedful.tasks.model_setup import model_of
@@ -169,7 +170,11 @@ class ClassifierEnsemble(TextClassification):
         """Prepares each member. The unknown token replaces more tokens than in a single model."""
         super().before_training(model, settings)
         averaged = f"an ensemble of {len(self.members)} classifiers, whose probabilities are averaged"
-        self.model_notes.insert(0, f"{averaged}; --teacher {settings.out} trains one model, which transformers opens")
+        if Path(settings.out).name == TEACHER_FOLDER:  # the run goes on with one model by itself
+            self.model_notes.insert(0, averaged)
+        else:
+            hint = f"--teacher {settings.out} trains one model, which transformers opens"
+            self.model_notes.insert(0, f"{averaged}; {hint}")
         if 0 < len(self.texts) < defaults.FEWEST_TAUGHT:  # all texts of a new run
             few = f"on fewer than {defaults.FEWEST_TAUGHT:,} texts"
             self.model_notes.insert(1, f"{few} that one is worse (667 questions of TREC: 72.1 for 75.5)")

@@ -71,9 +71,10 @@ def with_teacher(
     minutes = given.max_minutes and SHARE_OF_TIME * given.max_minutes
     first = replace(first, overwrite=False, resume=(folder / SETTINGS).is_file(), max_minutes=minutes)
     say(
-        f"teacher    first an ensemble of {members} classifiers; then one model that learns from it, which "
-        "transformers opens"
+        f"teacher    first an ensemble of {members} classifiers, about a third of the time; then one model that learns "
+        "from it, which transformers opens"
     )
+    say("           (the ensemble is kept if the one model is clearly worse on the validation rows)")
     say(f"           (--model.members {members} trains the ensemble alone, --model.members 1 one model alone)")
     try:
         train(first, say, is_teacher=True, **options)
