@@ -19,6 +19,7 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.evaluate import evaluate
 from heedful.layers.linear import Linear
+from heedful.metrics import regression
 from heedful.metrics.intervals import intervals
 from heedful.metrics.regression import Regression
 from heedful.pretrained import load, read_card, save
@@ -278,6 +279,40 @@ def test_metrics_are_those_of_scikit_learn_and_scipy() -> None:
     assert Regression([1.0], [1.0]).metrics_of(np.arange(1))["r2"] == 0.0
     assert len(scored.joined(scored)) == 100
     assert {"r2", "mae"} <= set(intervals(scored))
+
+
+@pytest.mark.parametrize("block", [1, 200, 1 << 15])
+def test_metrics_of_many_draws_are_those_of_scikit_learn_and_scipy(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, stats = pytest.importorskip("sklearn.metrics"), pytest.importorskip("scipy.stats")
+    monkeypatch.setattr(regression, "BLOCK", block)
+    drawn = np.random.default_rng(1)
+    true = drawn.normal(size=40).round(1)  # with ties
+    predicted = (true + drawn.normal(size=40)).round(1)
+    scored = Regression(predicted, true, 2.0)
+    places = drawn.integers(40, size=(9, 25))
+    for row, values in zip(places, scored.metrics_of_draws(places), strict=True):
+        y, output = true[row], predicted[row]
+        expected = {
+            "r2": 100 * metrics.r2_score(y, output),
+            "pearson": 100 * stats.pearsonr(y, output)[0],
+            "spearman": 100 * stats.spearmanr(y, output)[0],
+            "mae": metrics.mean_absolute_error(y, output),
+            "loss": metrics.mean_squared_error(y, output) / 4,
+        }
+        assert values == approx(expected, dtype=torch.float64)
+        assert values == scored.metrics_of(row)
+    assert scored.metrics_of_draws(places[:0]) == []
+
+
+def test_draws_of_equal_numbers_have_no_correlation() -> None:
+    """The mean of ten times 0.1 is not 0.1, so that their deviations from it are not 0."""
+    scored = Regression([0.1, 0.5, 0.1], [0.1, 0.1, 0.7])
+    places = np.array([[0, 1] * 5, [0, 2] * 5, [1, 2] * 5])
+    y_equal, predicted_equal, neither = scored.metrics_of_draws(places)
+    assert (y_equal["r2"], y_equal["pearson"], y_equal["spearman"]) == (0.0, 0.0, 0.0)
+    assert (predicted_equal["pearson"], predicted_equal["spearman"]) == (0.0, 0.0)
+    assert predicted_equal["r2"] < 0
+    assert neither["pearson"] == neither["spearman"] == approx(-100.0, dtype=torch.float64)
 
 
 def test_the_baseline_is_ridge_regression_on_words() -> None:

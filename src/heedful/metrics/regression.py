@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heedful.metrics.example_scores import Metrics, Places
-from heedful.metrics.ranking import pearson, spearman
+from heedful.metrics.ranking import is_varied, pearson_of_rows, ranks_of_draws
 from heedful.metrics.registry import Metric
 
 METRICS = (
@@ -16,6 +16,7 @@ METRICS = (
     Metric("pearson", "Pearson correlation × 100"),
     Metric("mae", "mean absolute error", lower_is_better=True),
 )
+BLOCK = 1 << 15  # numbers computed at a time, so that they stay in a processor's cache
 
 
 class Regression:
@@ -50,13 +51,26 @@ class Regression:
 
     def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the examples at the indices ``places``."""
-        predicted, true = self.predicted[places], self.true[places]
+        return self.metrics_of_draws(np.asarray(places)[None])[0]
+
+    def metrics_of_draws(self, places: Places) -> list[Metrics]:
+        """Returns the metrics of each of R selections; ``places`` (R, n) has the indices of one in each row."""
+        step = max(1, BLOCK // max(1, places.shape[1], len(self)))
+        blocks = (self._metrics(places[first : first + step]) for first in range(0, len(places), step))
+        return [metrics for block in blocks for metrics in block]
+
+    def _metrics(self, places: Places) -> list[Metrics]:
+        predicted, true = self.predicted[places], self.true[places]  # (R, n)
         errors = true - predicted
-        spread = float(((true - true.mean()) ** 2).sum())
-        return {
-            "r2": 100 * (1 - float((errors**2).sum()) / spread) if spread else 0.0,
-            "pearson": 100 * pearson(predicted, true),
-            "spearman": 100 * spearman(predicted, true),
-            "mae": float(np.abs(errors).mean()),
-            "loss": float(((errors / self.factor) ** 2).mean()),
+        squares, spread = (errors**2).sum(1), ((true - true.mean(1, keepdims=True)) ** 2).sum(1)
+        unexplained = np.divide(squares, spread, out=np.ones(len(true)), where=is_varied(true) & (spread != 0))
+        ranks = (ranks_of_draws(values, places) for values in (self.predicted, self.true))
+        columns = {
+            "r2": 100 * (1 - unexplained),
+            "pearson": 100 * pearson_of_rows(predicted, true),
+            "spearman": 100 * pearson_of_rows(*ranks),
+            "mae": np.abs(errors).mean(1),
+            "loss": ((errors / self.factor) ** 2).mean(1),
         }
+        rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
