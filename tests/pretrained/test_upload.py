@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import fresh_process
 import heedful
 from heedful import cli, presets
-from heedful.pretrained import load, push, save
+from heedful.pretrained import load, push, read_card, save
 from tolerances import assert_close
 
 IDS = torch.tensor([[1, 2, 3, 4]])
@@ -212,7 +212,7 @@ def model(tmp_path: Path) -> Any:
 
 
 def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
-    old = files_of(tmp_path / "model")
+    old = files_of(tmp_path / "model") | {"chat_template.jinja": b"{{ messages }}"}
     new = old | {"config.json": old["config.json"].replace(b'"attn_pdrop"', b'"attn_pdrop_"')}
     others = {"pytorch_model.bin": b"x", "tf_model.h5": b"x", "model.onnx": b"x", "rust_model.ot": b"x"}
     others["modeling.py"] = b"raise SystemExit('code of the folder ran')"
@@ -339,28 +339,23 @@ def test_a_model_is_pushed(revision: str | None, hub: Hub, model: Any, tmp_path:
     assert_same(load(folder), model)
 
 
-def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_path: Path) -> None:
+def test_a_folder_is_pushed_without_other_files(hub: Hub, model: Any, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    for inner in ("last", "1_Pooling"):
+    extra = read_card(folder) | {"files": ["ranks.txt", "../outside.txt", "lost.txt", 7]}
+    (folder / "heedful.json").write_text(json.dumps(extra))  # of a task of one's own, which saves ranks.txt
+    for inner in ("last", "1_Pooling", "member-0"):  # the last is of an ensemble before it, which no model reads
         (folder / inner).mkdir()
-    for name in (
-        "last/config.json",
-        "1_Pooling/config.json",
-        "tokenizer.json",
-        "spiece.model",
-        "checkpoint.pt",
-        "run.toml",
-        "metrics.jsonl",
-        ".x",
-    ):
+    model_files = ("tokenizer.json", "spiece.model", "chat_template.jinja", "1_Pooling/config.json", "modules.json")
+    others = ("last/config.json", "member-0/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x")
+    strangers = ("train.txt", "notes.md", "predictions.json", "my.model", "../outside.txt")
+    for name in (*model_files, "LICENSE", "NOTICE.txt", "ranks.txt", *others, *strangers):
         (folder / name).write_text("{}")
     code = "import sys; from heedful.pretrained import push; print(push(*sys.argv[1:]))"
     run = ask(hub, tmp_path / "home", code, str(folder), "name", HF_TOKEN="hf_right")
     assert run.stdout.strip() == f"{hub.address}/me/name", run.stderr
     _, files = uploaded(hub)
-    assert {"tokenizer.json", "spiece.model", "config.json", "model.safetensors"} < files.keys()
-    assert "1_Pooling/config.json" in files
-    assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
+    saved = {"README.md", "config.json", "generation_config.json", "heedful.json", "model.safetensors"}
+    assert files.keys() == {*saved, *model_files, "LICENSE", "NOTICE.txt", "ranks.txt"}
 
 
 def test_a_persons_own_card_is_uploaded_as_it_is(hub: Hub, model: Any, tmp_path: Path) -> None:

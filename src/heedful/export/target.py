@@ -11,28 +11,8 @@ from pathlib import Path
 
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import home, read_configs
-from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON, indented_json
+from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON, TOKENIZER_FILES, indented_json
 from heedful.util.files import move, temporary_path
-
-# files of tokenizers and preprocessing, as patterns
-BESIDE = (
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "target_vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.spm",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "chat_template.jinja",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-)
 
 WRITTEN = ("config.json", "model.bin", "model.onnx", "openvino_model.xml")  # every exported folder has one of them
 
@@ -144,7 +124,9 @@ def copy_beside(source: Path, out: Path) -> list[str]:
     """
     paths: list[Path] = []
     for folder in (source, home(source)):
-        paths = paths or sorted({file for pattern in BESIDE for file in folder.glob(pattern) if file.is_file()})
+        paths = paths or sorted(
+            {file for pattern in TOKENIZER_FILES for file in folder.glob(pattern) if file.is_file()}
+        )
     for file in paths:
         if not (out / file.name).exists():
             shutil.copyfile(file, out / file.name)

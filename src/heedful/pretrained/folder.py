@@ -32,7 +32,16 @@ SAFETENSORS_FILES = (
     *("member-[0-9]*/model.safetensors", f"member-[0-9]*/model{SHARD_SUFFIX}.safetensors"),
 )
 PICKLE_FILES = ("pytorch_model.bin", f"pytorch_model{SHARD_SUFFIX}.bin", "adapter_model.bin")
-TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
+TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")  # downloaded: configurations, indices, tokenizers
+TOKENIZER_FILES = (  # of tokenizers and preprocessing
+    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "target_vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "vocab.txt"),
+    *("*.spm", "spm.model", "spiece.model", "sentencepiece.bpe.model"),
+    *("preprocessor_config.json", "processor_config.json"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+CONFIG_FILES = (CONFIG, HEEDFUL_JSON, GENERATION, INDEX, ADAPTER_CONFIG, "modules.json")
+CARD_FILES = (MODEL_CARD, "LICENSE*", "NOTICE*")
 MEMBER_FILES = "member-[0-9]*/*"  # of an ensemble
 POOLING_FILES = "[0-9]_*/config.json"  # of sentence-transformers, as "1_Pooling/config.json"
 

@@ -12,14 +12,16 @@ from pathlib import Path
 from heedful import __version__
 from heedful.errors import HeedfulError
 from heedful.pretrained.folder import (
+    CARD_FILES,
     CONFIG,
+    CONFIG_FILES,
     HEEDFUL_JSON,
-    MEMBER_FILES,
     MODEL_CARD,
     POOLING_FILES,
     SAFETENSORS_FILES,
-    TEXT_FILES,
+    TOKENIZER_FILES,
     indented_json,
+    members_of,
     read_card,
     read_required_json,
 )
@@ -33,7 +35,8 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     name on the Hub in its code.
 
     Args:
-        folder: a model's folder; other files of a run (folders, logs, checkpoints) are not uploaded.
+        folder: a model's folder. Uploaded are weights, configurations, tokenizer, model card, files named LICENSE or
+            NOTICE, and those that ``heedful.json`` lists as ``files``, but no other files (logs, checkpoints, texts).
         name: "org/name", or "name" for your own account; created if it does not exist.
         private: True makes a new repository private.
         revision: branch of the repository, created if it does not exist; None is "main".
@@ -108,12 +111,12 @@ def push_run(folder: str | Path, name: str) -> str:
 def model_files(folder: Path) -> dict[str, Path | bytes]:
     """Returns the files of a model by name: paths, or of ``heedful.json`` its content without paths of this machine."""
     read_required_json(folder / CONFIG)  # raises if there is no model
-    patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
-    names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
-    inner = (file for pattern in (POOLING_FILES, MEMBER_FILES) for file in folder.glob(pattern) if file.is_file())
-    names += sorted(file.relative_to(folder).as_posix() for file in inner)
-    files: dict[str, Path | bytes] = {
-        name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
-    }
+    patterns = (*CARD_FILES, *CONFIG_FILES, *TOKENIZER_FILES, *SAFETENSORS_FILES)
+    own = read_card(folder).get("files")  # of a task of one's own
+    names = {file.name for file in folder.iterdir() if isinstance(own, list) and file.name in own}
+    for inner in (folder, *members_of(folder)):
+        known = (file for file in inner.iterdir() if any(fnmatch(file.name, pattern) for pattern in patterns))
+        names |= {file.relative_to(folder).as_posix() for file in (*known, *inner.glob(POOLING_FILES))}
+    files: dict[str, Path | bytes] = {name: folder / name for name in sorted(names) if (folder / name).is_file()}
     cards = [name for name in files if Path(name).name == HEEDFUL_JSON]  # an ensemble has one for each member too
     return files | {name: indented_json(shareable(read_card((folder / name).parent))) for name in cards}
