@@ -32,7 +32,7 @@ from heedful.inference import predict_file as through
 from heedful.inference.output_file import PartialFile
 from heedful.inference.pipeline import Pipeline
 from heedful.inference.predict_file import predict
-from heedful.tasks.task import Prediction
+from heedful.tasks.task import Prediction, Task
 from heedful.util import progress
 from heedful.util.input_warnings import CountWarning, InputWarning
 
@@ -46,6 +46,7 @@ class Echo:
     options = frozenset({"seed", "batch_tokens"})
     input_columns = {"source": "text"}  # noqa: RUF012
     columns = property(lambda self: self.input_columns)
+    for_options = Task.for_options
 
     def __init__(self) -> None:
         self.asked: list[list[Any]] = []
@@ -541,10 +542,10 @@ import sys, time, types
 from pathlib import Path
 from heedful.inference import input_blocks, predict_file
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.task import Prediction
+from heedful.tasks.task import Prediction, Task
 class Echo:
     name, options, input_columns = "translation", frozenset({"seed", "batch_tokens"}), {"source": "text"}
-    columns = input_columns
+    columns, for_options = input_columns, Task.for_options
     def predict(self, model, inputs, **options):
         time.sleep(0.01 * len(inputs))
         return [Prediction(one, one[::-1], None) for one in inputs]

@@ -66,9 +66,10 @@ def compare(
     """
     check_split(split)
     pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]
+    options = pipes[0].check_options(decoding or {})
+    pipes = [pipe.for_options(options) for pipe in pipes]
     _check_comparable(models, pipes)
     task = pipes[0].task
-    options = pipes[0].check_options(decoding or {})
     rows = read_rows(pipes, data, columns, split)
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))

@@ -83,6 +83,7 @@ def evaluate(
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype, compiled_decoding=compiled_decoding)
         options = pipe.check_options(decoding or {})
+        pipe = pipe.for_options(options)
         rows = read_rows([pipe], data, columns, split)
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):

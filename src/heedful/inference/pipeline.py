@@ -153,7 +153,8 @@ class Pipeline(Generic[Output]):
             inputs = data.to_list()
         else:
             remembered, prefix = columns_in_card(self.card), stripped_prefix(self.card)
-            rows = read_frame(data, self.task.input_columns, remembered=remembered, strip_prefix=prefix)
+            columns_of_input = self.task.for_options(options).input_columns
+            rows = read_frame(data, columns_of_input, remembered=remembered, strip_prefix=prefix)
             inputs = [item.input for item in rows]
         predictions = self.predict(inputs, **options)
         if not (as_frame or (as_frame is None and not is_series)):
@@ -259,6 +260,10 @@ class Pipeline(Generic[Output]):
             self._seed_reported = True
             log.warning("seed has no effect: the model does not sample; add --do-sample (do_sample=True) to sample")
         return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
+
+    def for_options(self, options: Mapping[str, Any]) -> Pipeline[Output]:
+        """Returns the pipeline of the task as the options of a call change it (``Task.for_options``)."""
+        return Pipeline(self.task.for_options(options), self.model, self.card)
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options of an evaluation unchanged, except that a seed without an effect is removed.

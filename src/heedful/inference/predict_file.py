@@ -96,9 +96,8 @@ def predict(
         pipe = pipeline(task, model, device=own_device(device), dtype=dtype, compiled_decoding=compiled_decoding)
         check_input_columns(pipe.task)
         resolved = _resolve(pipe, options or {}, as_json)
-        read = partial(
-            read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card), whole=as_json
-        )
+        inputs = pipe.task.for_options(resolved).input_columns
+        read = partial(read_inputs, source, inputs, columns, **_reading_settings(pipe.card), whole=as_json)
         total, digest, names = _survey(source, read, None if quiet else log.warning, out)
         effective = _effective(options or {}, resolved)
         call = [__version__, pipe.task.name, as_json, device, dtype, effective]

@@ -404,6 +404,10 @@ class Task(ABC):
         """Makes metrics of two models of this task comparable; returns a note for people. By default does nothing."""
         return ""
 
+    def for_options(self, options: Mapping[str, Any]) -> Task:
+        """Returns the task as the options of a call change it: its columns and labels. By default this task."""
+        return self
+
     @abstractmethod
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options.

@@ -26,8 +26,9 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import AUTO, DistillationSettings, RunSettings
-from heedful.tasks import defaults, get, known_models, zero_shot
+from heedful.tasks import defaults, get, known_models
 from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
+from heedful.tasks.choices import CHOICES
 from heedful.tasks.distillation import (
     TEACHER_FOLDER,
     SoftTargets,
@@ -60,6 +61,7 @@ from heedful.util.escaping import named
 
 THRESHOLD = 0.5  # probability from which a label is predicted, with several labels, unless training chose another
 THRESHOLD_KEY = "threshold"  # in heedful.json
+ZERO_SHOT = frozenset({CHOICES, "hypothesis_template", "multi_label"})  # options of heedful.tasks.zero_shot
 Labels = list[tuple[str, ...]]  # of texts
 
 
@@ -109,9 +111,9 @@ class TextClassification(TextPairTask):
     )
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["TextClassification"]
-    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"}) | zero_shot.OPTIONS
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"}) | ZERO_SHOT
     known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
-    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"}) | zero_shot.OPTIONS
+    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(
         self,
@@ -511,6 +513,19 @@ class TextClassification(TextPairTask):
         """Scores a baseline that predicts the most frequent label, or set of labels, of the training rows."""
         return constant_baseline(self.labels, rows, learned)
 
+    def for_options(self, options: Mapping[str, Any]) -> TextClassification:
+        """Returns the task that chooses among the ``choices`` of a call (:mod:`heedful.tasks.zero_shot`); without
+        choices this task. Raises ``HeedfulError`` for options that have an effect with choices alone.
+        """
+        if options.get(CHOICES) is not None:
+            from heedful.tasks.zero_shot import ZeroShotClassification
+
+            return ZeroShotClassification(self, options)
+        idle = sorted(name for name in ZERO_SHOT & options.keys() if options[name] is not None)
+        if idle:
+            raise HeedfulError(f"{idle[0]} has no effect without choices; give choices, or leave it out")
+        return self
+
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the label of each input and its probability. An input without text gets an empty output.
@@ -524,8 +539,9 @@ class TextClassification(TextPairTask):
         between them. With ``choices`` a model of natural language inference chooses among them
         (:mod:`heedful.tasks.zero_shot`).
         """
-        if zero_shot.check_options(options):
-            return zero_shot.predict(self, model, inputs, options)
+        task = self.for_options(options)
+        if task is not self:
+            return task.predict(model, inputs, **options)
         top_k = labels_to_list(options, self.labels)
 
         def compute(batch: Batch) -> list[tuple[Any, float | None]]:
