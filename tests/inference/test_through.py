@@ -25,7 +25,7 @@ import pytest
 
 import fresh_process
 import heedful
-from heedful.data.prediction_inputs import read_inputs
+from heedful.data.prediction_inputs import Input, read_inputs
 from heedful.errors import HeedfulError
 from heedful.inference import input_blocks as blocks
 from heedful.inference import predict_file as through
@@ -365,6 +365,45 @@ def test_what_parquet_cannot_hold_is_kept_as_json_lines(echo: Echo, monkeypatch:
         quietly("x.jsonl", "y.parquet")
     assert not Path("y.parquet").exists()
     assert [row["n"] for row in rows_of("y.parquet.part")] == [2**60 + 1, 1.5]
+
+
+def test_a_prediction_that_parquet_cannot_hold_stops_a_call_that_json_lines_continue(echo: Echo) -> None:
+    """Such as those of fill-mask with ``top_k``, of a text with one mask and one with two."""
+    pytest.importorskip("pyarrow")
+    Path("x.txt").write_text(lines(40))
+    odd = lines(40).splitlines()[20]
+    own = Echo.predict
+    whole = [{"text": "a"}], [[{"text": "b"}]]
+
+    def predict(model: Any, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
+        return [Prediction(one.input, whole[one.input == odd], None) for one in own(echo, model, inputs, **options)]
+
+    echo.predict = predict  # type: ignore[method-assign]
+    message = "x.txt:21: y.parquet cannot hold column .output.: .* the same command with --out y.jsonl continues"
+    with pytest.raises(HeedfulError, match=message):
+        quietly("x.txt", "y.parquet")
+    asked = sum(map(len, echo.asked))
+    assert 21 <= asked < 40
+    assert not list(Path().glob("y.parquet*"))
+    assert quietly("x.txt", "y.jsonl")["before"] == asked
+    assert [row["output"] for row in rows_of("y.jsonl")] == [whole[n == 20] for n in range(40)]
+    assert sum(map(len, echo.asked)) < 2 * 40
+    with pytest.raises(HeedfulError, match=r"in y.parquet.part, as JSON lines: name another output"):
+        quietly("x.txt", "y.parquet")  # y.jsonl exists
+    assert len(rows_of("y.parquet.part")) == asked
+
+
+def test_inputs_of_several_forms_are_refused_before_the_first_prediction(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a mixture, of which some have choices."""
+    pytest.importorskip("pyarrow")
+    inputs = [Input("ab", "m.toml:1"), Input({"source": "b", "choices": ["c", "d"]}, "m.toml:2")]
+    monkeypatch.setattr(through, "read_inputs", lambda *_, **__: iter(inputs))
+    with pytest.raises(HeedfulError, match=r"m.toml:2: y.parquet cannot hold column 'input'"):
+        quietly("m.toml", "y.parquet")
+    assert not echo.asked
+    quietly("m.toml", "y.jsonl")
 
 
 def test_parquet_needs_its_library(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:

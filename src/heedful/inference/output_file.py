@@ -164,7 +164,8 @@ def _parquet_errors(path: str) -> tuple[type[Exception], ...]:
 
 
 class ParquetColumns:
-    """Check, before the first prediction, that a Parquet file can hold the columns of a table of inputs.
+    """Check that a Parquet file can hold the columns of a table of inputs, before the first prediction, and those of
+    the predictions, as they come.
 
     The types of columns are found as ``write_table`` finds them, from as many rows at a time. Only numbers that lose
     digits in the type of all rows are left to it: a whole number above 2^53 in a column that has fractions elsewhere.
@@ -180,6 +181,7 @@ class ParquetColumns:
         self._rows: list[dict[str, Any]] = []
         self._locations: list[str] = []
         self._types: dict[str, Any] = {}
+        self._forms: set[tuple[str, Any]] = set()  # names of columns with the forms of their values
 
     def add(self, row: Mapping[str, Any], location: str) -> None:
         """Adds a row; raises ``HeedfulError`` that names column and row for a value of another type."""
@@ -196,6 +198,20 @@ class ParquetColumns:
                 self._parquet.ParquetWriter(io.BytesIO(), self._arrow.schema([(name, kind)])).close()
             except self._errors as error:
                 raise self._refusal(self._source, name, error) from error
+
+    def problem_of(self, prediction: Mapping[str, Any], location: str) -> str | None:
+        """Adds the columns of a prediction; returns what Parquet cannot hold, with column and input, or None.
+
+        Only the first value of each form is converted: of a list the form of its first item counts.
+        """
+        for name, value in prediction.items():
+            key = (name, _form(value))
+            if key in self._forms:
+                continue
+            self._forms.add(key)
+            if error := self._add_type(name, [json.loads(to_json(value))]):
+                return self._problem(location, name, error)
+        return None
 
     def _check_rows(self) -> None:
         rows = _same_keys(self._rows)
@@ -219,10 +235,25 @@ class ParquetColumns:
         return None
 
     def _refusal(self, place: str, name: str, error: Exception) -> HeedfulError:
-        return HeedfulError(
-            f"{place}: {self._out} cannot hold column {name!r}: {str(error).splitlines()[0]}; a Parquet file holds one "
-            "type in a column: correct the value, or name the output .jsonl or .csv"
-        )
+        problem = self._problem(place, name, error)
+        return HeedfulError(f"{problem}: correct the value, or name the output .jsonl or .csv")
+
+    def _problem(self, place: str, name: str, error: Exception) -> str:
+        reason = str(error).splitlines()[0]
+        return f"{place}: {self._out} cannot hold column {name!r}: {reason}; a Parquet file holds one type in a column"
+
+
+def _form(value: Any) -> Any:
+    """Returns the types of a value and of what it holds, of a list those of its first item.
+
+    >>> _form([{"label": "a", "score": 0.5}]) == _form([{"label": "b", "score": 1.0}]) != _form([["a"]])
+    True
+    """
+    if isinstance(value, Mapping):
+        return tuple((name, _form(item)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return list, _form(value[0]) if value else None
+    return type(value)
 
 
 def _same_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -314,6 +345,20 @@ class PartialFile:
         self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def continue_as(self, path: Path) -> bool:
+        """Closes the file and renames it, so that a call that writes ``path`` continues it.
+
+        Returns False, and renames nothing, if ``path`` exists or was begun.
+        """
+        part, record = (path.with_name(path.name + suffix) for suffix in (".part", ".part.json"))
+        if any(file.exists() for file in (path, part, record)):
+            return False
+        self._file.close()
+        move(self.record, record)
+        move(self.part, part)
+        self.path, self.part, self.record = path, part, record
+        return True
 
     def finish(self, source: str = "") -> None:
         """Renames the complete file to ``path``; converts the lines of a table (``write_table``)."""

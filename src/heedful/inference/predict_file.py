@@ -58,6 +58,7 @@ def predict(
     ``out`` is written as ``OUT.part``, a block at a time, and renamed at the end. If a call is stopped, the same call
     continues the file, and writes byte for byte what a single call would have written; a different model, options or
     inputs are an error. If a model samples and no seed is given, a random seed is stored for the calls that continue.
+    Predictions that a Parquet file cannot hold together end the call; the same call with a ``.jsonl`` file continues.
 
     Ranks that ``torchrun`` started share the batches; rank 0 alone writes and shows.
 
@@ -108,10 +109,11 @@ def predict(
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
         if done:
             progress.note(f"continues after {plural(done, 'prediction')}")
-        blocks_of_lines = (
-            [line(item, prediction) for item, prediction in pairs]
-            for pairs in _predictions(pipe, read(), resolved, done)
-        )
+        types = ParquetColumns(out, source) if out is not None and out.lower().endswith(PARQUET) else None
+        pairs = _predictions(pipe, read(), resolved, done)
+        if types is not None:
+            pairs = _checked(pairs, names, types, file)
+        blocks_of_lines = ([line(item, prediction) for item, prediction in block] for block in pairs)
         number = _write(blocks_of_lines, file, show if out is None else None, progress, done, source)
         seconds = round(time.monotonic() - start, 3)
         progress.note(f"{plural(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
@@ -160,6 +162,32 @@ def _write(
     return number
 
 
+def _checked(
+    pairs: Iterator[list[tuple[Input, Prediction]]],
+    names: Container[str],
+    types: ParquetColumns,
+    file: PartialFile | None,
+) -> Iterator[list[tuple[Input, Prediction]]]:
+    """Yields the blocks of predictions, and checks each after it was written: if Parquet cannot hold its columns, the
+    file becomes one of JSON lines, which a later call continues, and ``HeedfulError`` is raised.
+    """
+    for block in pairs:
+        yield block
+        for item, prediction in block:
+            values = prediction.as_dict()
+            own = values if item.row is None else beside(values, names)
+            if problem := types.problem_of(own, item.location):
+                raise HeedfulError(problem if file is None else f"{problem}; {_kept(file)}")
+
+
+def _kept(file: PartialFile) -> str:
+    """Turns a partial file of a table into one of JSON lines; returns how to continue it."""
+    path = file.path.with_suffix(".jsonl")
+    if file.continue_as(path):
+        return f"the predictions so far are kept: the same command with --out {path} continues after them"
+    return f"the predictions so far are in {file.part}, as JSON lines: name another output, .jsonl or .csv"
+
+
 def _reading_settings(card: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those settings for reading the training data that also apply to inputs."""
     return {"remembered": columns_in_card(card), "strip_prefix": stripped_prefix(card)}
@@ -191,8 +219,8 @@ def _survey(
     for item in read(say=say):
         count += 1
         names.update(item.row or ())
-        if types is not None and item.row is not None:
-            types.add(item.row, item.location)
+        if types is not None and (item.row is not None or isinstance(item.input, str | Mapping)):
+            types.add({"input": item.input} if item.row is None else item.row, item.location)
         digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
         raise HeedfulError("the file contains no inputs; write one input per line")
