@@ -34,7 +34,7 @@ def test_the_code_runs() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     exec(block, names)
     assert names["recorded"].keys() == {"decoder.block.2.attention.pattern", "decoder.block.2.stream"}
-    assert names["smaller"].count() < names["model"].count()
+    assert names["smaller"].num_parameters() < names["model"].num_parameters()
     assert len(names["found"]) == 16
     assert names["worth"].change["decoder.block.0.attention"].shape == (4,)
 

@@ -302,9 +302,9 @@ def test_as_many_parameters_as_transformers(name: str) -> None:
     with torch.device("meta"):
         ours = heedful.create(name)
         theirs = oracle(name)(presets.get(name))
-    assert ours.count() == count(theirs)
-    assert ours.count() == PUBLISHED.get(name, ours.count())
-    assert ours.count() == presets.PRESETS[name][1]
+    assert ours.num_parameters() == count(theirs)
+    assert ours.num_parameters() == PUBLISHED.get(name, ours.num_parameters())
+    assert ours.num_parameters() == presets.PRESETS[name][1]
 
 
 @pytest.mark.parametrize("name", presets.names())
@@ -380,7 +380,7 @@ def test_alternating_blocks_have_as_many_parameters() -> None:
     config = presets.get("gpt3-125m")
     with torch.device("meta"):
         model = heedful.create(replace(config, decoder=replace(config.decoder, window=(None, 256))))
-    assert model.count() == presets.PRESETS["gpt3-125m"][1]
+    assert model.num_parameters() == presets.PRESETS["gpt3-125m"][1]
 
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if re.match(r"llama\d", name)])

@@ -475,12 +475,12 @@ def test_parts_of_vit_b() -> None:
     assert parameters(model.encoder.block) == 85_054_464
     assert parameters(model.encoder.block) + parameters(model.encoder.norm) == 85_056_000
     assert parameters(model.embedding.projection) == 590_592
-    assert model.count() == 86_567_656
+    assert model.num_parameters() == 86_567_656
 
 
 def test_vit_h_14() -> None:
     with torch.device("meta"):
-        assert heedful.create("vit-h/14").count() == 632_045_800
+        assert heedful.create("vit-h/14").num_parameters() == 632_045_800
 
 
 def test_multiply_adds_of_vit_b() -> None:
@@ -520,7 +520,7 @@ def test_encoder_decoder_of_width_300() -> None:
     assert parameters(model.embedding) + parameters(model.encoder) == 7_813_968
     assert parameters(model.target_embedding) + parameters(model.decoder) == 12_155_568
     assert parameters(model.head) == 3_010_000
-    assert model.count() == 22_979_536
+    assert model.num_parameters() == 22_979_536
 
 
 def test_character_model() -> None:
@@ -532,14 +532,14 @@ def test_character_model() -> None:
         head=LanguageHead(tied=False, bias=True),
     )
     with torch.device("meta"):
-        assert build(config).count() == 10_788_929
+        assert build(config).num_parameters() == 10_788_929
 
 
 def test_ties_are_counted_once() -> None:
     config = presets.get("gpt-micro")
     with torch.device("meta"):
         tied, untied = build(config), build(replace(config, head=LanguageHead(tied=False)))
-    assert untied.count() - tied.count() == 65 * 128
+    assert untied.num_parameters() - tied.num_parameters() == 65 * 128
 
 
 def test_initialise_draws_again() -> None:

@@ -104,7 +104,7 @@ def bytes_of_step(config: DecoderConfig, batch: int, length: float) -> float:
     if model.head.output.weight is model.embedding.token.weight:
         unread -= model.embedding.token.weight.numel()  # a tied output layer reads it
     cache = 2 * stack.depth * (stack.kv_heads or stack.heads) * (stack.head_dim or stack.dim // stack.heads)
-    return 2.0 * (model.count() - unread + cache * batch * length)
+    return 2.0 * (model.num_parameters() - unread + cache * batch * length)
 
 
 def decoding(settings: Settings, program: str, model: str, batch: int, new: int) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_the_number_of_trained_parameters_is_printed(desk: Path, capsys: pytest.
     result = json.loads(printed.out)
     model = heedful.from_pretrained(desk / "said")
     number = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert (result["trained"], result["parameters"]) == (number, model.count())
+    assert (result["trained"], result["parameters"]) == (number, model.num_parameters())
     assert f"{number:,} of them trained" in printed.err
 
 

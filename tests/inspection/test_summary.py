@@ -129,7 +129,7 @@ def test_flops_are_those_of_a_real_forward(name: str) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*inputs)
     assert info.flops == counter.get_total_flops()
-    assert info.parameters == model.count()
+    assert info.parameters == model.num_parameters()
 
 
 def test_any_module() -> None:

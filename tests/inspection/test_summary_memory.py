@@ -102,7 +102,7 @@ def test_a_longer_input_holds_more() -> None:
     short, long = (heedful.summary("gpt-micro", length=length).memory["float32"] for length in (32, 64))
     assert long.forward > short.forward
     assert long.backward > 1.9 * short.backward
-    assert long.weights == short.weights == 4 * heedful.create("gpt-micro", seed=0).count()
+    assert long.weights == short.weights == 4 * heedful.create("gpt-micro", seed=0).num_parameters()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_folder_is_counted_without_its_weights(name: str, tmp_path: Path, monk
     monkeypatch.setattr(summary_source, "safe_open", lambda *args, **more: asked.append(args) or real(*args, **more))
     monkeypatch.setattr(summary_source, "load", None)
     info = heedful.summary(tmp_path)
-    assert info.parameters == model.count()
+    assert info.parameters == model.num_parameters()
     assert [layer.as_dict() for layer in info.layers] == [layer.as_dict() for layer in heedful.summary(model).layers]
     assert len(asked) == 2 * (name == "bert-tiny")  # its pooler's weight alone, for the configuration and for the names
 
@@ -86,7 +86,7 @@ def test_a_configuration_alone(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "bare")
     shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "mine.json")
     for what in (tmp_path / "bare", tmp_path / "bare" / "config.json", str(tmp_path / "mine.json"), model.config):
-        assert heedful.summary(what).parameters == model.count()
+        assert heedful.summary(what).parameters == model.num_parameters()
 
 
 def test_a_pickle_and_an_adapter(tmp_path: Path) -> None:
@@ -96,20 +96,20 @@ def test_a_pickle_and_an_adapter(tmp_path: Path) -> None:
     file = tmp_path / "pickle" / "model.safetensors"
     torch.save(load_file(file), tmp_path / "pickle" / "pytorch_model.bin")
     file.unlink()
-    assert heedful.summary(tmp_path / "pickle").parameters == model.count()
+    assert heedful.summary(tmp_path / "pickle").parameters == model.num_parameters()
     base = heedful.from_pretrained(tmp_path / "base")
     add_adapter(base, LoraConfig(rank=2, alpha=4.0, dropout=0.0, targets=("query", "value")), seed=0)
     base.save_pretrained(tmp_path / "adapter")
     info = heedful.summary(tmp_path / "adapter")
     stack = presets.get("gpt-micro").decoder
-    assert info.parameters - model.count() == stack.depth * 2 * 2 * 2 * stack.dim
+    assert info.parameters - model.num_parameters() == stack.depth * 2 * 2 * 2 * stack.dim
 
 
 def test_shards(tmp_path: Path) -> None:
     model = heedful.create("gpt-micro", seed=0)
     model.save_pretrained(tmp_path, max_shard_size=200_000)
     assert (tmp_path / "model.safetensors.index.json").exists()
-    assert heedful.summary(tmp_path).parameters == model.count()
+    assert heedful.summary(tmp_path).parameters == model.num_parameters()
     index = tmp_path / "model.safetensors.index.json"
     told = json.loads(index.read_text())
     for value in (["x"], {"a": 1}, 3, "../x.safetensors"):

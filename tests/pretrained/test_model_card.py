@@ -76,7 +76,7 @@ def test_people_read_layout_data_and_checks(model: Any, tmp_path: Path) -> None:
     for part in (
         "# sst2",
         "layout of `bert` (`BertForSequenceClassification`) for text-classification",
-        f", with {model.count():,} parameters",
+        f", with {model.num_parameters():,} parameters",
         "fine-tuned from `sentence-transformers/MiniLM@v1`",
         "Trained on `sst2.tsv`, `builtin:cldr-dates/en-fr`.",
         "| accuracy | 87.12 |",

@@ -79,7 +79,7 @@ def test_a_model_comes_back_ready_to_answer(gpt: Path) -> None:
     assert not back.training
     assert_same_model(back, model, IDS)
     assert back.head.output.weight is back.embedding.token.weight  # tied again, generically
-    assert back.count() == model.count()
+    assert back.num_parameters() == model.num_parameters()
     assert all(p.requires_grad and not p.is_meta for p in back.parameters())
 
 

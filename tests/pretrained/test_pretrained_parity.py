@@ -153,7 +153,7 @@ def test_laptop_presets_open_in_transformers(name: str, tmp_path: Path) -> None:
     assert not any(info[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
     other = ("embed_positions", "encoder.pooler")  # computed; read by nothing, and zeros in ours
     stored = [p.numel() for name, p in theirs.named_parameters() if not any(word in name for word in other)]
-    assert sum(stored) == ours.count()
+    assert sum(stored) == ours.num_parameters()
 
 
 def test_every_trainable_default_has_a_family() -> None:

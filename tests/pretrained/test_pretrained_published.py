@@ -48,7 +48,7 @@ def test_minilm() -> None:
     path = folder("minilm-l6")
     wanted, model = expected(path), load(path)
     assert model.dtype == torch.float32
-    assert model.count() == wanted["parameters"]
+    assert model.num_parameters() == wanted["parameters"]
     ids = {case["text"]: torch.tensor([case["ids"]]) for case in wanted["tokenizer"]}
     pooled = load(path, head="pooled")
     assert vars(pooled)["fresh"] == []
@@ -68,7 +68,7 @@ def test_minilm() -> None:
 def test_bert_tiny_question() -> None:
     path = folder("bert-tiny-question")
     wanted, model = expected(path), load(path)
-    assert model.count() == wanted["parameters"]
+    assert model.num_parameters() == wanted["parameters"]
     assert vars(model)["labels"] == ["generic", "directed"]
     for case in wanted["sentences"]:
         ids = torch.tensor([case["ids"]])
@@ -85,7 +85,7 @@ def test_stories(name: str) -> None:
     path = folder(name)
     wanted, model = expected(path), load(path)
     assert model.dtype == torch.float32
-    assert model.count() == wanted["parameters"]
+    assert model.num_parameters() == wanted["parameters"]
     assert model.config.special.end == (1, 2)  # of generation_config.json
     for case in wanted["logits"]:
         logits = model(torch.tensor([case["ids"]]))[0]
@@ -111,7 +111,7 @@ def test_titler() -> None:
     """T5 1.1: gated, its head untied and unscaled, rows to spare in the embedding."""
     path, wanted = titler()
     model = load(path)
-    assert model.count() == wanted["parameters"]
+    assert model.num_parameters() == wanted["parameters"]
     assert (model.config.head.tied, model.config.head.scale) == (False, "none")
     for case in wanted["forced"]:
         source = torch.tensor([case["source_ids"]])
@@ -188,7 +188,7 @@ def test_aren(tmp_path: Path) -> None:
         Rename(theirs, ours).read(stored, made)
     assert not stored
     model.load_state_dict(made, strict=True)
-    assert model.count() == wanted["parameters"]
+    assert model.num_parameters() == wanted["parameters"]
     model.save_pretrained(tmp_path)  # in our own layout, since no family says it
     model = load(tmp_path)
     for case in wanted["words"]:

@@ -273,4 +273,4 @@ def test_minilm_itself_is_what_auto_takes(
     few = random.Random(0).sample(ENGLISH, 16)
     run = heedful.train("text-classification", few, out=tmp_path / "run", model="auto", max_steps=1, quiet=True)
     assert torch.isfinite(torch.tensor(run.metrics["loss"]))
-    assert run.model.count() > 22_000_000
+    assert run.model.num_parameters() > 22_000_000

@@ -164,10 +164,6 @@ class Model(nn.Module):
         """
         return parameter_count(self, trainable_only) + (0 if trainable_only else self.prepacked)
 
-    def count(self) -> int:
-        """Returns ``num_parameters()``."""
-        return self.num_parameters()
-
     def check_not_optimised(self, purpose: str) -> None:
         """Raises ``HeedfulError`` if the model is optimised for inference.
 
