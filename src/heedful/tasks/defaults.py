@@ -244,7 +244,7 @@ ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
 # With fewer examples the ensemble stays: one model that learned from it was 3.4 points below on 667 questions of TREC.
 FEWEST_TAUGHT = 2_000
 # Of a model with a teacher: words made up and words read in all; texts made up for each text, and drawn in a step.
-MADE_UP_WORDS, STUDENT_WORDS, STUDENT_LR, MOST_MADE_UP, DRAWN = 1_200_000, 2_800_000, 2e-3, 30, 3
+MADE_UP_WORDS, STUDENT_WORDS, STUDENT_LR, MOST_MADE_UP, DRAWN = 1_200_000, 2_800_000, 1.4e-3, 30, 3
 FEWEST_STUDENT_EPOCHS, MOST_STUDENT_EPOCHS = 2, 50
 VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
@@ -384,7 +384,7 @@ def student(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSetti
         training=replace(
             suggested.training,
             lr=STUDENT_LR,
-            warmup=min(200, steps // 10 + 1),
+            warmup=min(500, steps // 10 + 1),
             batch_tokens=tokens,
             label_smoothing=0.0,
         ),
