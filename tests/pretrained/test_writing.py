@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import fresh_process
 import heedful
-from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
+from heedful.config import DecoderConfig, EmbeddingConfig, EncoderConfig, EnsembleConfig, LearnedPosition, StackConfig
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import atomic_write
 from heedful.pretrained.writing import size_of
@@ -238,3 +238,26 @@ def test_two_writes_at_once_do_not_touch_each_other(tmp_path: Path) -> None:
             assert [file.name for file in folder.iterdir() if file.is_file()] == ["a"]
         assert ((folder / "a").read_text(), (folder / "b").read_text()) == ("first", "first")
         assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+
+
+def test_members_of_an_ensemble_go_with_it(tmp_path: Path) -> None:
+    """Their files alone, and not before the files that replace them are whole."""
+    size = heedful.create("bert-tiny", head="sequence", num_labels=2, seed=0).config
+    assert isinstance(size, EncoderConfig)
+    save(heedful.create(EnsembleConfig(members=(size,) * 3), seed=0), tmp_path)
+    for number in range(3):
+        (tmp_path / f"member-{number}" / "tokenizer.json").write_text("{}")
+    (tmp_path / "member-1" / "notes.md").write_text("of a person")
+    (tmp_path / "member-9").mkdir()  # of no ensemble
+    save(heedful.create(EnsembleConfig(members=(size,) * 2), seed=0), tmp_path)
+    assert {path.name for path in tmp_path.glob("member-*")} == {"member-0", "member-1", "member-9"}
+    assert (tmp_path / "member-0" / "tokenizer.json").is_file()  # its task writes it anew
+    model = heedful.create(size, seed=1).eval()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("heedful.pretrained.folder._move_files", lambda *_: None)  # killed before
+        save(model, tmp_path)
+    assert len(list(tmp_path.glob("member-*/model.safetensors"))) == 2
+    assert_same_model(load(tmp_path), model, IDS)  # which ends the write
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("member-*/*")} == {"member-1/notes.md"}
+    assert not (tmp_path / "member-0").exists()
+    assert (tmp_path / "member-9").is_dir()

@@ -257,7 +257,22 @@ def test_the_teacher_is_kept_where_the_model_is_worse(
     assert card["metrics"]["accuracy"] == approx(stored["metrics"]["accuracy"])
     assert heedful.pipeline(None, out / "last").task.labels == theirs.task.labels
     assert not list(out.glob("tokenizer*"))
+    before = ours(ASKED)
+    assert cli.main([*command, "--resume"]) == 0  # it has ended already
+    said = capsys.readouterr().out
+    assert f"the ensemble is kept, since no evaluation was better; the one model is in {out / 'last'}" in said
+    assert heedful.pipeline(None, out, device="cpu")(ASKED) == before
+    assert json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"] == card["metrics"]
+    assert [path.name for path in sorted(out.glob("member-*"))] == [f"member-{number}" for number in range(4)]
+    (out / "member-0" / "mine.txt").write_text("of a person", encoding="utf-8")
     assert cli.main([*command[:-1], "--max-steps=4", "--resume"]) == 0  # the one model goes on
+    assert isinstance(heedful.from_pretrained(out), Ensemble)
+    monkeypatch.setattr(teacher, "MARGIN", 100)
+    assert cli.main([*command[:-1], "--max-steps=6", "--resume", "--training.evaluate-every=1"]) == 0
+    capsys.readouterr()
+    assert not isinstance(heedful.from_pretrained(out), Ensemble)
+    assert list(out.glob("member-*/*")) == [out / "member-0" / "mine.txt"]
+    assert list(out.glob("member-*")) == [out / "member-0"]
 
 
 def test_a_run_from_python_that_broke_off_with_its_teacher_goes_on(

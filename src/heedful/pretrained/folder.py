@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def is_ensemble(folder: Path) -> bool:
     return path.exists() and read_required_json(path).get("kind") == EnsembleConfig.kind
 
 
+def is_model_file(path: Path) -> bool:
+    """Returns True if a file has the name of one of a model: its weights, configurations, tokenizer or card.
+
+    >>> [is_model_file(Path(name)) for name in ("model-00001-of-00002.safetensors", "tokenizer.json", "notes.md")]
+    [True, True, False]
+    """
+    patterns = (*CARD_FILES, *CONFIG_FILES, *TOKENIZER_FILES, *SAFETENSORS_FILES)
+    return any(fnmatch(path.name, pattern) for pattern in patterns)
+
+
 def member_folder(folder: Path, number: int = 0) -> Path:
     """Returns the folder of a member of the ensemble in ``folder``.
 
@@ -185,14 +196,16 @@ def indented_json(data: Any) -> bytes:
 
 
 @contextmanager
-def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
+def atomic_write(
+    folder: Path, stale: re.Pattern[str] | None = None, stale_folders: Iterable[Path] = ()
+) -> Iterator[Path]:
     """Context manager that yields a temporary folder, whose files replace those of ``folder`` if the block succeeds.
 
     Either all files are replaced, or none.
     A new folder is renamed into place. For an existing folder, the temporary one is first renamed to a name that marks
     it as complete; ``finish_writing`` then moves its files, now or, after a crash, when the folder is next opened.
-    Other files stay, except those whose names match ``stale`` and that are not written. Files may be in subfolders
-    ("1_Pooling/config.json").
+    Other files stay, except those whose names match ``stale`` and that are not written, and the files of the models in
+    ``stale_folders``, subfolders of ``folder``. Files may be in subfolders ("1_Pooling/config.json").
     """
     beside = folder / files.temporary_name() if folder.is_dir() else files.temporary_path(folder)
     try:
@@ -204,6 +217,8 @@ def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator
                 os.fsync(file.fileno())  # content before rename: a power cut leaves the old files or the new ones
         if folder.exists():
             old = [file.name for file in folder.iterdir() if stale and stale.fullmatch(file.name)]
+            inner = (file for part in stale_folders if part.is_dir() for file in part.iterdir())
+            old += [file.relative_to(folder).as_posix() for file in inner if file.is_file() and is_model_file(file)]
             (beside / MOVES).write_bytes(indented_json({"new": names, "old": sorted({*old} - {*names})}))
             files.move(beside, folder / f".{time.time_ns()}{READY}")
             finish_writing(folder)
@@ -239,6 +254,9 @@ def _move_files(ready: Path, folder: Path) -> None:
             files.move(ready / name, folder / name)
     for name in moves["old"]:
         (folder / name).unlink(missing_ok=True)
+    for part in {(folder / name).parent for name in moves["old"]} - {folder}:
+        with suppress(OSError):  # it holds other files
+            part.rmdir()
     (ready / MOVES).unlink(missing_ok=True)
 
 

@@ -6,21 +6,17 @@ Downloads are in ``folder.py`` (``find``); ``heedful.util.downloads`` reads the 
 from __future__ import annotations
 
 import shlex
-from fnmatch import fnmatch
 from pathlib import Path
 
 from heedful import __version__
 from heedful.errors import HeedfulError
 from heedful.pretrained.folder import (
-    CARD_FILES,
     CONFIG,
-    CONFIG_FILES,
     HEEDFUL_JSON,
     MODEL_CARD,
     POOLING_FILES,
-    SAFETENSORS_FILES,
-    TOKENIZER_FILES,
     indented_json,
+    is_model_file,
     members_of,
     read_card,
     read_required_json,
@@ -111,11 +107,10 @@ def push_run(folder: str | Path, name: str) -> str:
 def model_files(folder: Path) -> dict[str, Path | bytes]:
     """Returns the files of a model by name: paths, or of ``heedful.json`` its content without paths of this machine."""
     read_required_json(folder / CONFIG)  # raises if there is no model
-    patterns = (*CARD_FILES, *CONFIG_FILES, *TOKENIZER_FILES, *SAFETENSORS_FILES)
     own = read_card(folder).get("files")  # of a task of one's own
     names = {file.name for file in folder.iterdir() if isinstance(own, list) and file.name in own}
     for inner in (folder, *members_of(folder)):
-        known = (file for file in inner.iterdir() if any(fnmatch(file.name, pattern) for pattern in patterns))
+        known = filter(is_model_file, inner.iterdir())
         names |= {file.relative_to(folder).as_posix() for file in (*known, *inner.glob(POOLING_FILES))}
     files: dict[str, Path | bytes] = {name: folder / name for name in sorted(names) if (folder / name).is_file()}
     cards = [name for name in files if Path(name).name == HEEDFUL_JSON]  # an ensemble has one for each member too

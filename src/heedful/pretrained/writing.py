@@ -48,6 +48,7 @@ from heedful.pretrained.folder import (
     atomic_write,
     indented_json,
     member_folder,
+    members_of,
 )
 from heedful.pretrained.model_card import card_text, is_ours
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -84,8 +85,8 @@ def save(
     ``heedful.json`` and the model card, ``README.md``, are added; a README.md that a person wrote is not replaced.
 
     Tied weights are stored once. The write is atomic: after a crash the folder loads with the old weights or the new.
-    Old weight files, shards too, are deleted; other files in the folder stay. Each member of an ensemble is written as
-    a complete folder, ``member-0``, ``member-1``, ...
+    Old weight files, shards too, are deleted, and the members of an ensemble that the folder held; other files in the
+    folder stay. Each member of an ensemble is written as a complete folder, ``member-0``, ``member-1``, ...
 
     If a model has an adapter (``heedful.adapters``), only the adapter is saved, as PEFT does, in a folder of its own:
     ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the other files. To save a whole
@@ -202,9 +203,12 @@ def _differs(part: nn.Module, expected: nn.Module) -> bool:
 
 
 def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], stale: re.Pattern[str] | None) -> None:
-    """Writes JSON files, the model card and weights atomically; deletes old files that match ``stale``."""
+    """Writes JSON files, the model card and weights atomically; deletes old files that match ``stale``, and of an
+    ensemble the members that are not written.
+    """
+    written = {out / PurePosixPath(name).parent for name in files}
     try:
-        with atomic_write(out, stale) as temporary:
+        with atomic_write(out, stale, [member for member in _old_members(out) if member not in written]) as temporary:
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(indented_json(content))
@@ -220,6 +224,14 @@ def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], s
                 (temporary / name).chmod((temporary / CONFIG).stat().st_mode)  # save_file makes it the owner's alone
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {out}: {error}; free some space or choose another folder") from None
+
+
+def _old_members(folder: Path) -> list[Path]:
+    """Returns the folders of the members of the ensemble that ``folder`` holds; [] of any other or a damaged folder."""
+    try:
+        return members_of(folder)
+    except HeedfulError:
+        return []
 
 
 def size_of(max_shard_size: int | str) -> int:

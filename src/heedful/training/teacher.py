@@ -15,8 +15,10 @@ import numpy as np
 
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.models import Ensemble
 from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
+from heedful.pretrained.folder import is_ensemble
 from heedful.settings import RunSettings
 from heedful.tasks import chosen
 from heedful.tasks.distillation import TEACHER_FOLDER
@@ -97,31 +99,40 @@ def judged(run: Run, validation: Validation, outcome: Outcome, writes: bool = Tr
     written there.
 
     The teacher is kept if the model's accuracy on the validation rows is more than ``MARGIN`` points below the
-    teacher's, by more than the standard error of this difference. ``writes`` is False on ranks above 0, which judge
-    nothing.
+    teacher's, by more than the standard error of this difference, and where an earlier call kept it and this one found
+    no better model. ``writes`` is False on ranks above 0, which judge nothing.
     """
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     own, folder = Judged(run.task, validation, best, None), run.out / TEACHER_FOLDER
+    if writes and validation.best is None and not isinstance(run.model, Ensemble) and is_ensemble(run.out):
+        judge, metrics = _measured(run, run.out, validation.judged_examples.rows, best["step"])
+        line = f"the ensemble is kept, since no evaluation was better; the one model is in {run.out / 'last'}"
+        return Judged(judge.task, judge, {**best, "metrics": metrics}, line)
     if not writes or run.settings.teacher is None or not folder.is_dir() or validation.best is None:
         return own
-    kind: Any = type(run.task)
-    task, model = kind.for_folder(folder).load(folder), load(folder, dtype="float32").to(run.device).eval()
-    valid = task.encode(validation.best_examples.rows, run.settings.data.max_length)
-    judge = Validation(task, model, valid, run.settings)
-    metrics = judge.measure(best["step"])
-    judge.mark_best()
-    expected = [task.input_and_target(row)[1] for row in valid.rows]
+    judge, metrics = _measured(run, folder, validation.best_examples.rows, best["step"])
+    expected = [judge.task.input_and_target(row)[1] for row in validation.best_examples.rows]
     ours, theirs = (_right(of.best, expected) for of in (validation, judge))
     rows = f"{len(expected):,} validation rows"
     figures = f"accuracy {100 * ours.mean():.1f}, its teacher {100 * theirs.mean():.1f} on {rows}"
     behind = 100 * (theirs - ours)
     if behind.mean() - behind.std() / len(behind) ** 0.5 <= MARGIN:
         return own._replace(line=f"one model has {figures}; the ensemble is in {folder}")
-    save_task_and_model(model, task, run.out, {**run.card, "metrics": metrics})
+    save_task_and_model(judge.model, judge.task, run.out, {**run.card, "metrics": metrics})
     for path in run.out.glob("tokenizer*"):  # each member has its own
         path.unlink()
     line = f"! one model has {figures}: the ensemble is kept; the one model is in {run.out / 'last'}"
-    return Judged(task, judge, {**best, "metrics": metrics}, line)
+    return Judged(judge.task, judge, {**best, "metrics": metrics}, line)
+
+
+def _measured(run: Run, folder: Path, rows: Rows, step: int) -> tuple[Validation, dict[str, float]]:
+    """Returns the validation of the ensemble in ``folder`` on ``rows``, of the best weights, and its metrics."""
+    kind: Any = type(run.task)
+    task, model = kind.for_folder(folder).load(folder), load(folder, dtype="float32").to(run.device).eval()
+    judge = Validation(task, model, task.encode(rows, run.settings.data.max_length), run.settings)
+    metrics = judge.measure(step)
+    judge.mark_best()
+    return judge, metrics
 
 
 def _right(measured: Measured | None, expected: Sequence[Any]) -> np.ndarray:
