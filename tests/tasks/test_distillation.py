@@ -22,6 +22,7 @@ from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Ensemble
+from heedful.pretrained import read_card
 from heedful.settings import DistillationSettings, ModelSettings, RunSettings, read_toml
 from heedful.tasks import defaults, distillation
 from heedful.tasks.classifier_ensemble import ClassifierEnsemble
@@ -237,6 +238,12 @@ def test_few_labels_end_in_one_model_that_transformers_opens(run: Path) -> None:
         scores = {each["label"]: each["score"] for each in answer["output"]}
         assert scores == {theirs.config.id2label[number]: approx(p) for number, p in enumerate(row)}
     assert isinstance(heedful.from_pretrained(run / "teacher"), Ensemble)
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    evaluations = [line["step"] for line in logged if "valid_loss" in line]
+    assert len(evaluations) > 1
+    assert read_card(run)["metrics"]["loss"] == approx(
+        next(line for line in logged[::-1] if "valid_loss" in line)["valid_loss"]
+    )
     assert f'teacher = "{run / "teacher"}"' in (run / "run.toml").read_text(encoding="utf-8")
 
 

@@ -261,6 +261,15 @@ def test_the_lowest_loss_is_the_best():
     assert [step for step, _ in better] == [2, 4]
 
 
+def test_or_the_latest_is_the_best_and_patience_never_ends():
+    given = [
+        {"loss": loss, "accuracy": accuracy} for loss, accuracy in ((1.0, 90.0), (2.0, 80.0), (3.0, 85.0), (4.0, 70.0))
+    ]
+    outcome, better = evaluated(given, metric="accuracy", latest=True, patience=1)
+    assert outcome.best == {"step": 8, "value": 70.0, "metrics": given[3]}
+    assert [metrics for _, metrics in better] == given
+
+
 def test_the_highest_of_any_other_metric_is_the_best():
     outcome, better = evaluated([{"bleu": 3.0}, {"bleu": 2.0}, {"bleu": 3.0}, {"bleu": 7.0}], metric="bleu")
     assert outcome.best["step"] == 8

@@ -75,7 +75,7 @@ def assembled(*, objective: Any, count: Any, evaluate: Any = None, evaluate_part
     def measure(step: int, share: float) -> Any:
         return evaluate() if evaluate_part is None or share == 1 else evaluate_part(share)
 
-    named = {name: name for name in ("metric", "margin", "scored", "patience", "on_better", "samples")}
+    named = {name: name for name in ("metric", "margin", "scored", "patience", "latest", "on_better", "samples")}
     evaluation, checkpoints = take(every="evaluate_every", **named), options.pop("checkpoints", None)
     saving = take(every="save_every", stored="stored")
     return Loop(

@@ -22,10 +22,13 @@ class BestWeights:
             standard error of the best value become the best if their loss is lower.
         scored: returns the number of examples that the metric of the last evaluation is of; 0: not known. Metrics of
             different examples are not compared: if they are more than those of the best value, a lower loss decides.
+        latest: True: the weights of every evaluation are the best so far, unless its metric is not finite.
     """
 
-    def __init__(self, metric: str, margin: Callable[[], float], scored: Callable[[], int] = int) -> None:
-        self.metric, self.margin, self.scored = metric, margin, scored
+    def __init__(
+        self, metric: str, margin: Callable[[], float], scored: Callable[[], int] = int, latest: bool = False
+    ) -> None:
+        self.metric, self.margin, self.scored, self.latest = metric, margin, scored, latest
         self.forget()
 
     def forget(self) -> None:
@@ -55,7 +58,7 @@ class BestWeights:
         (value, loss), scored = self._rank(metrics), self.scored()
         if not math.isfinite(value):
             return False
-        if self.best is not None and self.highest is not None and value <= self.highest[0]:
+        if self.best is not None and self.highest is not None and value <= self.highest[0] and not self.latest:
             if loss <= self._rank(self.best["metrics"])[1]:
                 return False
             if value < self.highest[0] and scored <= self.highest_scored:

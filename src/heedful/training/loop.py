@@ -100,7 +100,8 @@ class Loop:
         self._total = 0  # predictions in the next step, if there are several ranks
         self._clock = Clock(self.limits, self.reserved)
         self._window = LogWindow()
-        self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin, self._scored)
+        metric, latest = (self.evaluation.metric, self.evaluation.latest) if self.evaluation else ("loss", False)
+        self._best = BestWeights(metric, self._margin, self._scored, latest)
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of steps that were not checked yet
         self._last_loss: tuple[Tensor, int] | None = None  # of the last step: summed, and number of predictions
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint

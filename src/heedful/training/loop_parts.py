@@ -103,6 +103,7 @@ class Evaluation:
         margin: returns the standard error of that metric in the last evaluation; 0: not known.
         scored: returns the number of examples that this metric is of in the last evaluation; 0: not known.
         patience: the run stops after this number of evaluations without a better metric or a lower loss; None: never.
+        latest: every evaluation is better than those before it.
         on_better: called with the metrics while the model has the best weights.
         samples: returns some outputs of the last evaluation, for the log.
     """
@@ -113,6 +114,7 @@ class Evaluation:
     margin: Callable[[], float] = float
     scored: Callable[[], int] = int
     patience: int | None = None
+    latest: bool = False
     on_better: Callable[[Mapping[str, float]], None] = lambda metrics: None
     samples: Callable[[], Sequence[Mapping[str, str]]] = list
 

@@ -649,7 +649,11 @@ def _optimiser(model: Model, settings: ResolvedSettings, dtype: torch.dtype) -> 
 
 
 def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader) -> Evaluation:
-    """Returns the evaluations of a run, which save the best weights in its folder."""
+    """Returns the evaluations of a run, which save the best weights in its folder.
+
+    A model with a teacher keeps the last ones: it learns from more texts than there are, and comes nearer to its
+    teacher to the end, while the validation rows choose among its evaluations by chance.
+    """
     training, every = run.settings.training, run.settings.training.evaluate_every
     if every is None and loader.steps_per_epoch < SHORT_EPOCH:
         every = SHORT_EPOCH
@@ -666,6 +670,7 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
         margin=validation.margin,
         scored=validation.scored,
         patience=training.patience or None,
+        latest=run.settings.teacher is not None,
         on_better=save_best,
         samples=lambda: validation.samples,
     )
