@@ -70,7 +70,7 @@ class TaskEntry:
     # are different kinds
     heads: Sequence[tuple[str, str]] = ()
     # "module:class" of a variant, by a family of models ("encoder-decoder"), and by a kind of label ("number",
-    # "preference") or of model ("permutation")
+    # "preference", "choices") or of model ("permutation")
     families: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,6 +103,7 @@ TASKS = {
         kinds={
             "number": "heedful.tasks.text_regression:TextRegression",
             "preference": "heedful.tasks.reward_model:RewardModel",
+            "choices": "heedful.tasks.zero_shot:ZeroShotClassification",
         },
     ),
     "token-classification": TaskEntry(
@@ -194,6 +195,7 @@ PAIR_OF_LANGUAGES = re.compile("translation_[a-z]+_to_[a-z]+")  # a name of tran
 KINDS = {
     "number": "labels that are numbers",
     "preference": "chosen and rejected answers",
+    "choices": "labels given in a call",
     "permutation": "a model with a query stream, which always predicts spans of 1 to 5 tokens",
 }
 EMBEDDING_TASK = "feature-extraction"  # the task whose predictions are vectors of texts: ``heedful nearest``

@@ -518,9 +518,9 @@ class TextClassification(TextPairTask):
         choices this task. Raises ``HeedfulError`` for options that have an effect with choices alone.
         """
         if options.get(CHOICES) is not None:
-            from heedful.tasks.zero_shot import ZeroShotClassification
-
-            return ZeroShotClassification(self, options)
+            choosing: Any = _variant("choices")
+            task: TextClassification = choosing(self, options)
+            return task
         idle = sorted(name for name in ZERO_SHOT & options.keys() if options[name] is not None)
         if idle:
             raise HeedfulError(f"{idle[0]} has no effect without choices; give choices, or leave it out")

@@ -26,6 +26,7 @@ USED_SETTINGS = {
     "ClassifierEnsemble": LABELS | {"unlabelled", "distillation"},
     "TextRegression": TEXTS | {"data.label_kind", "pooling.kind"},
     "RewardModel": TEXTS,
+    "ZeroShotClassification": frozenset(),  # never trained
     "TokenClassification": TEXTS | {"data.stride", "data.strip_prefix"},
     "QuestionAnswering": TEXTS | {"data.stride"},
     "FillMask": TEXTS | SPAN_MASKING,

@@ -11,7 +11,7 @@ the second if several labels may hold (``multi_label``), as in the pipeline of `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from heedful.tasks.labels import labels_to_list, row_labels, top_labels
 from heedful.tasks.task import Baseline, Batch, Encoded, Prediction
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_pairs import EncodedPair
+from heedful.tasks.used_settings import USED_SETTINGS
 
 TEMPLATE = "This example is {}."
 
@@ -43,6 +44,8 @@ class ZeroShotClassification(TextClassification):
         task: the task of the model.
         options: options of a call: ``choices``, ``hypothesis_template`` and ``multi_label``.
     """
+
+    used_settings: ClassVar[frozenset[str]] = USED_SETTINGS["ZeroShotClassification"]
 
     def __init__(self, task: TextClassification, options: Mapping[str, Any]) -> None:
         choices, template = checked_choices(options[CHOICES]), options.get("hypothesis_template") or TEMPLATE
