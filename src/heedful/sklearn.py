@@ -55,10 +55,11 @@ class HeldModel(BaseEstimator):
         verbose: print what a run prints.
 
     After ``fit``, ``metrics_`` are those of the best evaluation, on the rows that it held out, and ``verdict_`` says
-    whether the model is better than a simple method.
+    whether the model is better than a simple method; None of a folder that was loaded.
     """
 
     task: ClassVar[str]
+    verdict_: str | None
 
     def __init__(
         self,
