@@ -256,6 +256,8 @@ def test_the_teacher_is_kept_where_the_model_is_worse(
     assert cli.main(command) == 0
     said = capsys.readouterr().out
     assert "the ensemble is kept; the one model is in" in said
+    assert said.count("advice ") == 1
+    assert said.index("advice ") < said.index("now the one model")  # what concerns the data comes first
     assert isinstance(heedful.from_pretrained(out), Ensemble)
     ours, theirs = (heedful.pipeline(None, folder, device="cpu") for folder in (out, out / "teacher"))
     assert ours(ASKED) == theirs(ASKED)

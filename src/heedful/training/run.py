@@ -268,12 +268,15 @@ def prepare(
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
     given, chosen_by = (given, given) if custom.objective is None else _for_objective(kind, given)
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
+    is_taught = False
     if train_teacher is not None and not given.resume and custom.objective is None and ranks.size == 1:
         parts = replace(custom, metrics={}, callbacks=None)
-        with_one = with_teacher(kind, rows, given, train_teacher, say, custom=parts)
+        with_one = with_teacher(kind, rows, given, train_teacher, say, custom=parts, audit=audit)
+        is_taught = with_one.teacher != given.teacher  # the run of the teacher has said what concerns the data
+        audit = None if is_taught else audit
         if with_one is not given:
             kind, given = tasks.chosen(with_one).for_rows(rows, with_one), with_one
-    advice = advice_for(kind, rows, given) if ranks.is_first and not is_teacher else None
+    advice = advice_for(kind, rows, given) if ranks.is_first and not is_taught else None
     device = device_of(own_device(given.device))
     with counting_unreadable_images(kind, rows, valid_rows):
         settings = resolved(kind, rows, given, device, say)
