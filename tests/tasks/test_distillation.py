@@ -266,6 +266,7 @@ def test_the_teacher_is_kept_where_the_model_is_worse(
     assert card["metrics"]["accuracy"] == approx(stored["metrics"]["accuracy"])
     assert heedful.pipeline(None, out / "last").task.labels == theirs.task.labels
     assert not list(out.glob("tokenizer*"))
+    assert "learned the probabilities" not in (out / "README.md").read_text(encoding="utf-8")
     before = ours(ASKED)
     assert cli.main([*command, "--resume"]) == 0  # it has ended already
     said = capsys.readouterr().out

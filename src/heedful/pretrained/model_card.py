@@ -116,7 +116,7 @@ def card_text(
         MARK,
         f"# {name}",
         _summary(task, card, config, base),
-        _training_data(card),
+        _training_data(card, config),
         _table("Measured on the validation data", ("metric", "value"), [(k, f"{v:.4g}") for k, v in metrics.items()]),
         _limits(card, config),
         _verification_table(_part(card, "verification")),
@@ -179,9 +179,10 @@ def _summary(task: str | None, card: Mapping[str, Any], config: Mapping[str, Any
     return f"{''.join(parts)}, written by heedful {card.get('heedful')}.{origin}"
 
 
-def _training_data(card: Mapping[str, Any]) -> str:
+def _training_data(card: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     names = _names(_part(card, "data").get("train"))
-    teacher = _part(card, "settings").get("teacher")
+    is_ensemble = config.get("kind") == "ensemble"  # perhaps the teacher itself, which the run has kept
+    teacher = None if is_ensemble else _part(card, "settings").get("teacher")
     taught = f" It learned the probabilities of the classifier `{PurePath(teacher).name}`." if teacher else ""
     return f"## Data\n\nTrained on {', '.join(f'`{name}`' for name in names)}.{taught}" if names else ""
 

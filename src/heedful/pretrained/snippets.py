@@ -106,6 +106,7 @@ def transformers_code(name: str, task: str | None, card: Mapping[str, Any], conf
             "image-classification": '"image.png"',
             "fill-mask": 'f"A {predict.tokenizer.mask_token} text."',
         }.get(str(task), PAIR if _reads_pairs(task, card) else '"A text."')
+        value += ", truncation=True" if task == "text-classification" else ""  # longer texts are an error otherwise
         return PIPELINE.format(task=_quoted(str(task)), name=_quoted(name), value=value).strip()
     for (written_task, parts), code in WRITTEN_OUT.items():
         if task == written_task and any(part in architecture for part in parts):
