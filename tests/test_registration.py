@@ -753,7 +753,7 @@ def test_a_new_task_learns_and_is_read_again(
     rows = [{"text": f"film {n} is {word}", "rating": rating} for n in range(20) for word, rating in words.items()]
     small = {"dim": 32, "depth": 1, "heads": 2}
     run = heedful.train(
-        "ratings", rows, out="run", max_epochs=15, quiet=True, model_settings=small, training={"lr": 5e-3}
+        "ratings", rows, out="run", max_epochs=25, quiet=True, model_settings=small, training={"lr": 5e-3}
     )
     assert run.metrics["spearman"] > 80
     texts = ["a superb film", "film", "this film is awful"]

@@ -331,7 +331,7 @@ def test_parquet_of_other_tables(echo: Echo, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (("1", "2", "null", '"a"', "3"), "x.jsonl:4: .*one type in a column: correct the value, or"),
+        (("1", "2", "null", '"a"', "3"), "x.jsonl:4: .*one type in a column; correct the value, or"),
         (("1", '"a"'), "x.jsonl:2: "),
         (("{}", "{}"), "x.jsonl: .*no child field"),
         (("2", "18446744073709551616", "1"), "x.jsonl:2: .*too large"),

@@ -236,7 +236,7 @@ class ParquetColumns:
 
     def _refusal(self, place: str, name: str, error: Exception) -> HeedfulError:
         problem = self._problem(place, name, error)
-        return HeedfulError(f"{problem}: correct the value, or name the output .jsonl or .csv")
+        return HeedfulError(f"{problem}; correct the value, or name the output .jsonl or .csv")
 
     def _problem(self, place: str, name: str, error: Exception) -> str:
         reason = str(error).splitlines()[0]
