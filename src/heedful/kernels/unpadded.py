@@ -184,9 +184,12 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
 def reads_first_alone(stack: Stack, batch: StackInput) -> bool:
     """Returns True if the caller reads the first token of each sequence alone, and the last block may compute no other.
 
-    Under causality and windows a mask depends on the query; batch norm reads all tokens; and where ranks share the
-    weights of a block, its hooks gather them.
+    Under causality and windows a mask depends on the query; batch norm reads all tokens; where ranks share the weights
+    of a block, its hooks gather them; and with dropout those ranks, which compute all tokens, would draw other numbers.
     """
+    rates = stack.config.dropout
+    if rates.attention or rates.hidden or rates.residual:
+        return False
     if batch.tokens_read != slice(0, 1) or batch.memory is not None or stack.config.norm == "batch":
         return False
     last = vars(stack.block[-1])
