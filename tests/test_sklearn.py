@@ -293,7 +293,9 @@ def test_a_folder_of_numbers_of_images_and_of_vectors_is_opened(tmp_path: Path, 
     loaded = ImageClassifier.load(tmp_path / "seen")
     np.testing.assert_allclose(loaded.predict_proba(images), seen.predict_proba(images), atol=1e-6)
     vectors = TextEmbedder(encoder).fit().transform(texts[:3])
-    np.testing.assert_array_equal(TextEmbedder.load(encoder).transform(texts[:3]), vectors)
+    loaded = TextEmbedder.load(encoder)
+    np.testing.assert_array_equal(loaded.transform(texts[:3]), vectors)
+    np.testing.assert_array_equal(clone(loaded).fit().transform(texts[:3]), vectors)
 
 
 def test_an_ensemble_is_held_whole() -> None:

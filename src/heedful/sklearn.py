@@ -416,6 +416,11 @@ class TextEmbedder(TransformerMixin, ClassNamePrefixFeaturesOutMixin, TextModel)
         )
         self.fine_tune = fine_tune
 
+    @classmethod
+    def load(cls, folder: str | PathLike[str], **settings: Any) -> Self:
+        """Returns an estimator of the model in ``folder``: see ``HeldModel.load``. Its clones open the folder, too."""
+        return super().load(folder, **{"model": folder, **settings})
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []  # vectors are float32

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.data import Rows
+from heedful.data import Kind, Rows
 from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.tasks.choices import CHOICES, checked_choices
@@ -53,8 +53,8 @@ class ZeroShotClassification(TextClassification):
             raise HeedfulError(
                 f"the hypothesis template {template!r} needs one {{}}, the place of a label: {TEMPLATE!r}"
             )
-        columns, several = {"text": "text", "label": "label"}, bool(options.get("multi_label"))
-        super().__init__(task.tokenizer, choices, columns=columns, multi_label=several)  # type: ignore[arg-type]
+        columns: dict[str, Kind] = {"text": "text", "label": "label"}
+        super().__init__(task.tokenizer, choices, columns=columns, multi_label=bool(options.get("multi_label")))
         self.task = task
         self.entailment, self.contradiction = inference_labels(task.labels)
         self.hypotheses = [template.replace("{}", choice) for choice in choices]
