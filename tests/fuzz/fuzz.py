@@ -64,7 +64,11 @@ def imported() -> None:
             import_module(module.name)
     import torch
 
+    from heedful.kernels import few_rows
+
     torch.set_num_threads(1)
+    if few_rows.compiler() is not None:
+        few_rows.library()  # or a case, which has another home folder, would start the compiler
 
 
 def worker(kind: str, seed: int, numbers: list[int], limits: Limits) -> None:
