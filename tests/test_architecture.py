@@ -229,7 +229,7 @@ def vocabulary() -> set[str]:
 
 FAMILIES = {
     *("bart", "beit", "bert", "bloom", "deberta", "deit", "distilbert", "electra", "falcon", "gemma", "gpt", "gptj"),
-    *("ijepa",),
+    *("albert", "camembert", "ijepa"),
     *("llama", "marian", "mbart", "minilm", "mistral", "mpnet", "mpt", "opt", "opus", "pegasus", "phi", "qwen"),
     *("roberta", "smollm", "stories", "swin", "t", "tinyllama", "vit", "whisper", "xlm", "xlnet"),  # t: t5
 }

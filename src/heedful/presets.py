@@ -250,6 +250,20 @@ def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512
     )
 
 
+def roberta(dim: int, depth: int, heads: int, vocab: int, special: SpecialTokens) -> EncoderConfig:
+    """Returns the configuration of a RoBERTa (Liu et al. 2019) with its pooler and without a head.
+
+    It is a BERT of one segment, whose positions begin at the row after the padding token's id.
+    """
+    position = LearnedPosition(length=512, offset=(special.pad or 0) + 1)
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab, segments=1),
+        encoder=_post_norm_encoder(dim, depth, heads, norm_eps=1e-5, position=position),
+        head=NoHead(pooler=True),
+        special=special,
+    )
+
+
 def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | None = None) -> EncoderConfig:
     """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
 
@@ -337,6 +351,7 @@ def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens 
 
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _STORY = SpecialTokens(start=1, end=(1, 2))
+_CAMEMBERT = SpecialTokens(pad=1, start=5, end=(6,))
 _NGRAMS = ConvolutionConfig(size=3, activation="gelu")
 _CAPTIONS = SpecialTokens(pad=0, start=1, end=(2,))
 
@@ -414,6 +429,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder
     "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
+    "camembert-base": ("Martin et al. 2020", 110_621_952, lambda: roberta(768, 12, 12, 32005, _CAMEMBERT)),
+    "camembert-large": ("Martin et al. 2020", 336_661_504, lambda: roberta(1024, 24, 16, 32005, _CAMEMBERT)),
     "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
     "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
     "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),

@@ -61,6 +61,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert token": ("bert", "BertForTokenClassification", BERT | LABELS | {"classifier_dropout": 0.1}),
     "roberta": ("roberta", "RobertaForSequenceClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),
     "xlm-roberta": ("xlm-roberta", "XLMRobertaForMaskedLM", BERT | {"pad_token_id": 1, "bos_token_id": 0}),
+    "camembert": (
+        "camembert",
+        "CamembertForTokenClassification",
+        BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 5},
+    ),
     "distilbert": ("distilbert", "DistilBertForQuestionAnswering", DISTIL),
     "marian": ("marian", "MarianMTModel", BART | {"pad_token_id": 22, "decoder_start_token_id": 22}),
     "bart": ("bart", "BartForConditionalGeneration", BART),

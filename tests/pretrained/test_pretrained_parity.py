@@ -184,6 +184,7 @@ HOMES = {
     "mistral": "llama",
     "qwen2": "llama",
     "qwen3": "llama",
+    "camembert": "roberta",
     "xlm-roberta": "roberta",
 }
 

@@ -171,6 +171,20 @@ def test_xlm_roberta(folder: Make) -> None:
     assert ours.pieces(ours.encode(["the man <mask>"])[0])[-2] != " "
 
 
+def test_camembert(folder: Make) -> None:
+    raw = sentencepiece(vocab_size=300)
+    theirs = processor(raw)
+    made = folder({"sentencepiece.bpe.model": raw, "config.json": {"model_type": "camembert"}})
+    ours = Tokenizer.load(made)
+    # five tokens stand before the file's pieces, of which its unknown token is left out
+    assert ours.encode(ODD) == [[one + 4 if one else 3 for one in row] for row in theirs.encode(ODD)]
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (5, 6, 1, 3, len(theirs) + 4)
+    assert ours.template(pair=True).join([7], [8]) == ([5, 7, 6, 6, 8, 6], [0] * 6)
+    plain = pytest.importorskip("transformers").CamembertTokenizer.from_pretrained(made)
+    words = ["the man is here .", "a thesis <mask>"]
+    assert ours.encode(words) == plain(words, add_special_tokens=False)["input_ids"]
+
+
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_deberta(lowercase: bool, folder: Make, tmp_path: Path) -> None:
     names = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}

@@ -156,6 +156,14 @@ def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any
     return sentencepiece.build_tokenizer(model, vocabulary), sentencepiece.added_tokens(model, vocabulary)
 
 
+def _fairseq_beside(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """CamemBERT's ids (Martin et al. 2020): fairseq's tokens, unused beside the file's own, then the file's pieces."""
+    model = sentencepiece.read_model(files[0])
+    first = [Piece("<s>NOTUSED"), Piece("<pad>"), Piece("</s>NOTUSED"), Piece("<unk>", kind="unknown")]
+    vocabulary = [*first, Piece("<unk>NOTUSED"), *model.pieces[1:], Piece("<mask>")]
+    return sentencepiece.build_tokenizer(model, vocabulary), sentencepiece.added_tokens(model, vocabulary)
+
+
 def _two_sided(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """Marian's tokenizer: pieces and scores from one language's file, ids from the vocabulary of both languages.
 
@@ -195,6 +203,7 @@ READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool],
     "cased-pieces": _cased_pieces,
     "unaccented-pieces": _unaccented_pieces,
     "fairseq": _fairseq,
+    "fairseq-beside": _fairseq_beside,
     "two-sided": _two_sided,
 }
 

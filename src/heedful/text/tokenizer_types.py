@@ -1,17 +1,19 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
-Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018; He
+Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et al. 2018; He
 et al. 2021; Yang et al. 2019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Layout = Literal["byte-level", "wordpiece", "pieces", "cased-pieces", "unaccented-pieces", "fairseq", "two-sided"]
+Layout = Literal[
+    "byte-level", "wordpiece", "pieces", "cased-pieces", "unaccented-pieces", "fairseq", "fairseq-beside", "two-sided"
+]
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -68,6 +70,7 @@ _XLM_ROBERTA = TokenizerType(
     pair=_ROBERTA.pair,
     defaults={"model_input_names": TEXT},
 )
+_CAMEMBERT = replace(_XLM_ROBERTA, layout="fairseq-beside")
 
 
 def _bert(inputs: list[str]) -> TokenizerType:
@@ -157,6 +160,7 @@ TOKENIZER_TYPES = {
     "mistral": _LLAMA,
     "marian": _MARIAN,
     "xlm-roberta": _XLM_ROBERTA,
+    "camembert": _CAMEMBERT,
     "deberta-v2": _DEBERTA,
     "xlnet": _XLNET,
 }
@@ -171,6 +175,7 @@ CLASSES = {
     "LlamaTokenizer": "llama",
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert",
     "DebertaV2Tokenizer": "deberta-v2",
     "XLNetTokenizer": "xlnet",
 }

@@ -1,6 +1,8 @@
-"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa: BERT's body with positions that start at row 2, and other heads."""
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT: BERT's body, positions from row 2 on, and other heads."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from heedful.pretrained.config_keys import (
     AnyConfigKey,
@@ -86,4 +88,7 @@ XLM_ROBERTA = ModelType(
     config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 30522), *CONFIG_KEYS),
     rules=BERT.rules,
     architectures=rename_architectures(ARCHITECTURES, "Roberta", "XLMRoberta"),
+)
+CAMEMBERT = replace(  # Martin et al. 2020
+    XLM_ROBERTA, name="camembert", architectures=rename_architectures(ARCHITECTURES, "Roberta", "Camembert")
 )
