@@ -63,6 +63,7 @@ SHAPES = (
     "gpt2",
     "tinyllama-1.1b",
     "bert-base",
+    "electra-small",
     "marian",
     "t5-small",
     "t5-v1.1-small",

@@ -364,6 +364,9 @@ class StackConfig(Config):
     norm_eps: float = 1e-5  #: ε of the norms
     placement: Literal["pre", "post", "sandwich"] = "pre"  #: norms before, after the sum, or around
     embedding_norm: bool = False  #: a norm of the embedding
+    embedding_dim: int | None = None
+    """Width of tokens, positions and the norm of the embedding, which a linear map projects to ``dim`` (Lan et al.
+    2020, section 3.1); None: there is no map."""
     activation: Activation = "gelu"  #: of the feed-forward network
     gated: bool = False  #: a gated feed-forward network (Shazeer 2020)
     attention_bias: Literal["all", "qkv", "out", "none"] = "all"  #: the projections that have a bias
@@ -418,6 +421,11 @@ class StackConfig(Config):
             )
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
+
+    @property
+    def width(self) -> int:
+        """Width of the embedding, on which the stack is called."""
+        return self.embedding_dim or self.dim
 
     @property
     def relative_segments(self) -> bool:
@@ -528,7 +536,7 @@ class LanguageHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedHead(Config):
-    """BERT's masked language model: dense, activation, norm, then the vocabulary with a bias."""
+    """BERT's masked language model: dense to the embedding's width, activation, norm, the vocabulary with a bias."""
 
     kind: ClassVar[str] = "masked-language-model"
     tied: bool = True
@@ -554,11 +562,15 @@ class SequenceHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenHead(Config):
-    """Label logits of each token."""
+    """Label logits of each token; ``dense`` is the activation of a layer before the linear map, or "none".
+
+    With this layer and one label it is ELECTRA's discriminator (Clark et al. 2020): that a token was replaced.
+    """
 
     kind: ClassVar[str] = "token"
     labels: int = 2
     dropout: float = 0.1
+    dense: Activation | Literal["none"] = "none"
     head: OwnHead = "standard"
 
 
@@ -621,7 +633,7 @@ class EncoderConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_stack(self.encoder, "encoder", cross=False)
-        _check_head(self.head, self.kind, not_on=(ImageHead,))
+        _check_head(self.head, self.kind, not_on=(ImageHead,), stack=self.encoder)
         if self.embedding.segments and self.encoder.relative_segments:
             raise HeedfulError("segments are embedded and relative; give embedding.segments or position.segments")
         stack = self.encoder
@@ -653,7 +665,7 @@ class DecoderConfig(Config):
         _check_no_bigrams(self.embedding, self.kind)
         _check_stack(self.decoder, "decoder", cross=False, causal=True, family=self.kind)
         _check_query(self.embedding, self.kind)
-        _check_head(self.head, self.kind, not_on=(ImageHead,))
+        _check_head(self.head, self.kind, not_on=(ImageHead,), stack=self.decoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -680,6 +692,11 @@ class EncoderDecoderConfig(Config):
             raise HeedfulError(
                 f"encoder.dim is {self.encoder.dim} and decoder.dim is {self.decoder.dim}; make them the same"
             )
+        if self.encoder.width != self.decoder.width and self.target is None and not reads_images:
+            raise HeedfulError(
+                "encoder and decoder share one embedding, but have not the same embedding_dim; make it the same, or "
+                "give target, an embedding"
+            )
         if reads_images and self.target is None:
             raise HeedfulError("the source is an image, which has no tokens to share; give target, an embedding")
         if reads_images and not isinstance(self.head, LanguageHead | NoHead):
@@ -694,7 +711,7 @@ class EncoderDecoderConfig(Config):
         for embedding in (self.source, self.target):
             _check_query(embedding, self.kind)
             _check_no_bigrams(embedding, self.kind)
-        _check_head(self.head, self.kind, not_on=(ImageHead,))
+        _check_head(self.head, self.kind, not_on=(ImageHead,), stack=self.decoder)
 
     @property
     def tokens(self) -> EmbeddingConfig:
@@ -765,7 +782,13 @@ def _check_no_bigrams(embedding: EmbeddingConfig | PatchConfig | None, family: s
         raise HeedfulError(f"embedding.bigrams is {embedding.bigrams} in a model of family {family!r}; leave it out")
 
 
-def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
+def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...], stack: StackConfig | None = None) -> None:
+    """Raises for a head that its family cannot have, or whose weights are of another width than the embedding's."""
+    if stack is not None and isinstance(head, LanguageHead) and head.tied and stack.width != stack.dim:
+        raise HeedfulError(
+            f"the language-model head reads a width of {stack.dim}, but the embedding, whose weights it shares, has "
+            f"{stack.width}; give LanguageHead(tied=False), or leave embedding_dim out"
+        )
     if isinstance(head, not_on):
         raise HeedfulError(
             f"a model of family {family!r} cannot have a head of kind {head.kind!r}; choose another head"

@@ -110,15 +110,16 @@ class LanguageModel(nn.Module):
 class MaskedLanguageModel(nn.Module):
     """BERT's masked-language-model head: logits = norm(act(dense(hidden))) Eᵀ + b.
 
-    E is the token embedding, b a bias. Devlin et al. 2019.
+    E is the token embedding, to whose width the dense layer maps, b a bias. Devlin et al. 2019.
     """
 
     def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
-        self.dense = Linear(dim, dim)
+        width = token.embedding_dim
+        self.dense = Linear(dim, width)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = LayerNorm(dim, config.norm_eps)
-        self.output = Linear(dim, token.num_embeddings)
+        self.norm = LayerNorm(width, config.norm_eps)
+        self.output = Linear(width, token.num_embeddings)
         if config.tied:
             self.output.weight = token.weight
 
@@ -154,16 +155,17 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Head that classifies every token: logits (B, T, labels)."""
+    """Head that classifies every token: logits (B, T, labels), after a dense layer if the configuration has one."""
 
     def __init__(self, config: TokenHead, dim: int) -> None:
         super().__init__()
         self.dropout = Dropout(config.dropout)
+        self.hidden = nn.Identity() if config.dense == "none" else Dense(dim, dim, config.dense)
         self.output = Linear(dim, config.labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, T, labels)."""
-        return self.output(self.dropout(hidden))
+        return self.output(self.hidden(self.dropout(hidden)))
 
 
 class SpanFinder(nn.Module):

@@ -264,6 +264,15 @@ def roberta(dim: int, depth: int, heads: int, vocab: int, special: SpecialTokens
     )
 
 
+def electra(dim: int, depth: int, heads: int, embedding_dim: int | None = None) -> EncoderConfig:
+    """Returns the configuration of an ELECTRA (Clark et al. 2020) without a head.
+
+    It is a BERT without a pooler, whose embedding may be narrower and is then projected.
+    """
+    config = bert(dim, depth, heads)
+    return replace(config, encoder=replace(config.encoder, embedding_dim=embedding_dim), head=NoHead())
+
+
 def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | None = None) -> EncoderConfig:
     """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
 
@@ -431,6 +440,9 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
     "camembert-base": ("Martin et al. 2020", 110_621_952, lambda: roberta(768, 12, 12, 32005, _CAMEMBERT)),
     "camembert-large": ("Martin et al. 2020", 336_661_504, lambda: roberta(1024, 24, 16, 32005, _CAMEMBERT)),
+    "electra-small": ("Clark et al. 2020", 13_483_008, lambda: electra(256, 12, 4, 128)),
+    "electra-base": ("Clark et al. 2020", 108_891_648, lambda: electra(768, 12, 12)),
+    "electra-large": ("Clark et al. 2020", 334_092_288, lambda: electra(1024, 24, 16)),
     "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
     "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
     "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),

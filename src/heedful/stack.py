@@ -18,6 +18,7 @@ from heedful.config import StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers.block import BLOCKS, Block, BlockFactory, Residual, norm_of
 from heedful.layers.dropout import Dropout
+from heedful.layers.linear import Linear
 from heedful.layers.mask import (
     Mask,
     MaskFunction,
@@ -57,7 +58,7 @@ class Layout(Protocol):
 
 
 class Stack(nn.Module):
-    """Stack of ``depth`` blocks, after positions, embedding norm and dropout, and before a final norm.
+    """Stack of ``depth`` blocks, after positions, embedding norm, dropout and projection, and before a final norm.
 
     There is a final norm unless the blocks are post-norm. ``first`` makes the first block, where it differs from the
     others.
@@ -73,8 +74,9 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.position = position_of(config)
-        self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
+        self.embedding_norm = norm_of(config, config.width) if config.embedding_norm else Identity()
         self.dropout = Dropout(config.dropout.embedding)
+        self.projection = Linear(config.width, config.dim) if config.embedding_dim else Identity()
         if config.convolution is not None and first is None:
             raise HeedfulError(
                 "the stack's configuration has a convolution beside its first block; give "
@@ -106,7 +108,7 @@ class Stack(nn.Module):
         """Maps embeddings ``x`` (B, T, D) to the final hidden states (B, T, D).
 
         Args:
-            x: embeddings of the tokens, without positions.
+            x: embeddings of the tokens, without positions; with ``embedding_dim`` of that width.
             mask: one of the model's masks (``heedful.layers.mask``): (B, T), boolean, False at padding on either side;
                 (B, T), integers, the numbers of the texts of a packed batch, each with positions from 0; (B, T, T),
                 boolean, the whole mask in place of causality and window. With a cache (B, S) or (B, T, S), over all S
@@ -123,6 +125,10 @@ class Stack(nn.Module):
                 of texts. None: all tokens are of one.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts, segments))
+
+    def embedded(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Returns the input of the first block, W dropout(norm(x)) + b, of embeddings with positions ``x``."""
+        return self.projection(self.dropout(self.embedding_norm(x, real)))
 
     def under_mask(
         self, position: PositionEncoding, tokens: TokenPositions, window: int | None
@@ -179,7 +185,7 @@ def stack_embedding(stack: Stack, batch: StackInput, tokens: TokenPositions) -> 
     """Returns the input of the first block (B, T, D), and the mask (B, T) of its non-padding tokens."""
     real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]
     x = stack.position.embed(batch.x, tokens.queries, tokens.end)
-    return stack.dropout(stack.embedding_norm(x, real)), real
+    return stack.embedded(x, real), real
 
 
 class BlockArguments(TypedDict, total=False):

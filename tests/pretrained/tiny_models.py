@@ -58,6 +58,7 @@ DISTIL |= {"dropout": 0.2, "attention_dropout": 0.3}
 DEBERTA = {**BERT, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False}
 DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 DEBERTA |= {"position_buckets": 4, "layer_norm_eps": 1e-7}
+ELECTRA = {**BERT, "embedding_size": 8}
 XLNET = {"vocab_size": 23, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "dropout": 0.2, "pad_token_id": 0}
 T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
 T5 |= {
@@ -186,6 +187,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "deberta-v2 token": (hf.DebertaV2ForTokenClassification, {**DEBERTA, **NAMED, "max_relative_positions": 7}),
     "deberta-v2 span": (hf.DebertaV2ForQuestionAnswering, {**DEBERTA, "pos_att_type": [], "position_buckets": 5}),
+    "electra": (hf.ElectraModel, ELECTRA),
+    "electra same width": (hf.ElectraModel, {**ELECTRA, "embedding_size": 16, "layer_norm_eps": 1e-3}),
+    "electra masked": (hf.ElectraForMaskedLM, {**ELECTRA, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "electra untied": (hf.ElectraForMaskedLM, {**ELECTRA, "tie_word_embeddings": False}),
+    "electra sequence": (hf.ElectraForSequenceClassification, {**ELECTRA, **NAMED, "classifier_dropout": 0.4}),
+    "electra token": (hf.ElectraForTokenClassification, {**ELECTRA, **NAMED, "embedding_size": 24}),
+    "electra discriminator": (hf.ElectraForPreTraining, {**ELECTRA, "hidden_act": "silu"}),
+    "electra span": (hf.ElectraForQuestionAnswering, ELECTRA),
     "xlnet": (hf.XLNetModel, {**XLNET, "clamp_len": 2, "mem_len": None}),
     "xlnet language-model": (hf.XLNetLMHeadModel, {**XLNET, "ff_activation": "relu", "eos_token_id": [2, 3]}),
     "xlnet untied": (hf.XLNetLMHeadModel, {**XLNET, "tie_word_embeddings": False, "layer_norm_eps": 1e-3}),
@@ -323,6 +332,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
         out = model(input_ids=ids, **segments, **given)
     if hasattr(out, "start_logits"):
         return torch.stack((out.start_logits, out.end_logits), -1)
+    if isinstance(model, hf.ElectraForPreTraining):  # one logit for each token, without an axis
+        return out.logits[..., None]
     return out.logits if hasattr(out, "logits") else out.last_hidden_state
 
 

@@ -68,7 +68,7 @@ def test_roberta_and_bart(told: dict[str, Any], folder: Make, tmp_path: Path) ->
     assert ours.pieces(ours.encode(["a <mask>"])[0]) == ["a", "<mask>"]
 
 
-@pytest.mark.parametrize("model", ["bert", "distilbert"])
+@pytest.mark.parametrize("model", ["bert", "distilbert", "electra"])
 @pytest.mark.parametrize(
     "config",
     [
@@ -85,7 +85,7 @@ def test_bert_and_distilbert(model: str, config: dict[str, Any], folder: Make, t
     names = [ours.pieces([one])[0] for one in (ours.start, ours.end, ours.pad, ours.unknown, ours.mask)]
     assert names == ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
     assert "model_max_length" not in ours.config
-    assert ("token_type_ids" in ours.config["model_input_names"]) == (model == "bert")
+    assert ("token_type_ids" in ours.config["model_input_names"]) == (model != "distilbert")
 
 
 def test_older_files_of_a_model_are_its_tokenizer_json(shared_data: Callable[[str], Path], folder: Make) -> None:

@@ -61,7 +61,7 @@ def position_table(model: nn.Module, length: int | None = None, stack: str | Non
         raise HeedfulError(f"{kind!r} positions add no rows to the embeddings; use learned or sinusoidal positions")
     count = _length(length, position.length if isinstance(position, Learned) else None)
     positions = torch.arange(count, device=_device(module))[None]
-    zeros = torch.zeros(1, count, module.config.dim, dtype=torch.float32, device=positions.device)
+    zeros = torch.zeros(1, count, module.config.width, dtype=torch.float32, device=positions.device)
     return position.embed(zeros, positions)[0].detach()
 
 

@@ -57,7 +57,9 @@ TENSORS: dict[type[nn.Module], tuple[TensorKind, ...]] = {
         EMBEDDED,
     ),
     Stack: (
-        TensorKind("stream", "BTD", "output", "input of the first block: embeddings and positions", _child("dropout")),
+        TensorKind(
+            "stream", "BTD", "output", "input of the first block: embeddings and positions", _child("projection")
+        ),
         TensorKind("hidden", "BTD", "output", "the final stream, normed"),
     ),
     Block: (TensorKind("stream", "BTD", "output", "the stream after the block"),),

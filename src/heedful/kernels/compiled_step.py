@@ -408,9 +408,9 @@ class CompiledStep:
         """
         row = SortedTokenRow(real_tokens(batch.x, batch.mask).bool())
         if not row.groups:
-            return torch.zeros_like(batch.x)
+            return batch.x.new_zeros(*batch.x.shape[:2], self.dim)
         x = stack.position.embed(row.gather(batch.x), row.positions, row.groups[-1].length)
-        x = stack.dropout(stack.embedding_norm(x))  # (1, R, D)
+        x = stack.embedded(x)  # (1, R, D)
         lengths = [group.length for group in row.groups for _ in range(group.sequences)]
         tokens = tokens_needed(stack, batch)
         selected = None if tokens == ALL_TOKENS else row.select(tokens)

@@ -21,6 +21,7 @@ from heedful.kernels.compiled_step import STREAM, CompiledStep, compiled_layout,
 from heedful.kernels.few_rows import CHOOSE, EMBED, Call, CompiledLinear, KeyValues, Operation, pointer, run
 from heedful.kernels.fixed_cache import SlotCache
 from heedful.layers.embedding import TokenEmbedding
+from heedful.layers.norm import Identity
 from heedful.layers.position import Learned, PositionScheme, Rotary, Rotation, Sinusoidal
 
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary)  # without a bias
@@ -191,6 +192,7 @@ def _is_supported(model: Any) -> bool:
         and type(head.output) is CompiledLinear
         and head.output.weights is not None
         and type(stack.position) in POSITIONS
+        and type(stack.projection) is Identity
         and set(stack.windows) == {None}
         and not any(map(itemgetter("training"), (vars(embedding), vars(head))))
         and not any("forward" in vars(part) for part in (embedding, embedding.token, head, head.output))

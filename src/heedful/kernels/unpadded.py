@@ -158,7 +158,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     row = TokenRow(real_tokens(x, batch.mask), fill)
     rotation = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.position.embed(row.gather(x), row.positions, tokens.end)
-    x = stack.dropout(stack.embedding_norm(x))
+    x = stack.embedded(x)
     memory_mask, memory_rows = None, TokenRows(row, row)
     if memory is not None:
         memory_row = TokenRow(real_tokens(memory, batch.memory_mask), fill)
@@ -339,7 +339,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     row = SortedTokenRow(real_tokens(x, mask).bool())
     if not row.groups:
-        return torch.zeros_like(x)
+        return x.new_zeros(*x.shape[:2], stack.config.dim)
     longest = row.groups[-1].length
     positions = torch.arange(longest, device=x.device)[None]
     longest_position = stack.encoding(positions, positions)
@@ -352,7 +352,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
         own_mask, position = stack.under_mask(longest_position, longest_tokens, window)
         contexts[window] = {"mask": own_mask, "position": RowEncoding(rotation, position), "rows": rows}
     x = stack.position.embed(row.gather(x), row.positions, longest)
-    x = stack.dropout(stack.embedding_norm(x))
+    x = stack.embedded(x)
     *blocks, last = stack.block
     *windows, last_window = stack.windows
     for block, window in zip(blocks, windows, strict=True):

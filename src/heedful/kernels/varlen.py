@@ -311,11 +311,11 @@ def without_padding(stack: Stack, batch: StackInput) -> Tensor:
     assert batch.mask is not None  # ``uses_varlen``
     row, longest = TokenRow(batch.mask), batch.x.size(1)
     if not len(row.indices):
-        return torch.zeros_like(batch.x)
+        return batch.x.new_zeros(*batch.x.shape[:2], stack.config.dim)
     starts = F.pad(batch.mask.sum(1).cumsum(0), (1, 0)).int()
     rows = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.mask_functions}
     position = stack.encoding(row.positions, row.positions[:, :0])
-    x = stack.embedding_norm(stack.position.embed(row.gather(batch.x), row.positions, longest))
+    x = stack.embedded(stack.position.embed(row.gather(batch.x), row.positions, longest))
     for block, window in zip(stack.block, stack.windows, strict=True):
         x = block(x, position=position, rows=rows[window])
     return row.scatter(stack.norm(x))

@@ -23,9 +23,9 @@ from heedful.layers.position import PositionEncoding
 from heedful.layers.row_layout import BATCH, RowLayout
 
 
-def norm_of(config: StackConfig) -> nn.Module:
-    """Returns a norm of the kind that the stack's configuration names."""
-    return NORMS[config.norm](config.dim, eps=config.norm_eps)
+def norm_of(config: StackConfig, dim: int | None = None) -> nn.Module:
+    """Returns a norm of the kind that the stack's configuration names, of the stack's width or another."""
+    return NORMS[config.norm](dim or config.dim, eps=config.norm_eps)
 
 
 def feed_forward_of(config: StackConfig) -> nn.Module:

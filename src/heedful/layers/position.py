@@ -513,8 +513,8 @@ def position_of(config: StackConfig) -> PositionScheme:
 SCHEMES: dict[str, Callable[[StackConfig], PositionScheme]] = {}  # registered schemes
 _BUILDERS = {
     NoPosition: lambda stack, p, head_dim: PositionScheme(),
-    SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.dim, order=p.order, base=p.base, offset=p.offset),
-    LearnedPosition: lambda stack, p, _: Learned(stack.dim, length=p.length, offset=p.offset),
+    SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.width, order=p.order, base=p.base, offset=p.offset),
+    LearnedPosition: lambda stack, p, _: Learned(stack.width, length=p.length, offset=p.offset),
     RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),
     AlibiPosition: lambda stack, p, _: Alibi(stack.heads),
     CustomPosition: lambda stack, p, _: SCHEMES[p.scheme](stack),

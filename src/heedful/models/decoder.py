@@ -27,7 +27,7 @@ class Decoder(Model):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config, self.main = config, config.decoder
-        self.embedding = TokenEmbedding.of(config.embedding, config.decoder.dim)
+        self.embedding = TokenEmbedding.of(config.embedding, config.decoder.width)
         self.decoder = Stack(config.decoder)  # causal, as the configuration has checked
         self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
         self.initialise_weights()

@@ -29,7 +29,7 @@ class Encoder(Model):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config, self.main = config, config.encoder
-        self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
+        self.embedding = TokenEmbedding.of(config.embedding, config.encoder.width)
         self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # DeBERTa: with a convolution
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.initialise_weights()

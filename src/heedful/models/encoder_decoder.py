@@ -38,11 +38,11 @@ class EncoderDecoder(Model):
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config, self.main = config, config.encoder
-        self.embedding = embedding_of(config.source, config.encoder.dim)
+        self.embedding = embedding_of(config.source, config.encoder.width)
         self.encoder = Stack(config.encoder, first_block_of(config.encoder))  # DeBERTa: with a convolution
         same_width = config.encoder.dim == config.decoder.dim
         self.memory_projection = nn.Identity() if same_width else Linear(config.encoder.dim, config.decoder.dim)
-        target = TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding
+        target = TokenEmbedding.of(config.target, config.decoder.width) if config.target else self.embedding
         assert isinstance(target, TokenEmbedding)  # the configuration has no target only for a source of tokens
         self.target_embedding = target  # without ``config.target`` the same as that of the source
         self.decoder = Stack(config.decoder)

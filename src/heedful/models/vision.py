@@ -25,7 +25,7 @@ class VisionTransformer(Model):
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.config, self.main = config, config.encoder
-        self.embedding = PatchEmbedding.of(config.patches, config.encoder.dim)
+        self.embedding = PatchEmbedding.of(config.patches, config.encoder.width)
         self.encoder = Stack(config.encoder, first_block_of(config.encoder))
         self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
         self.initialise_weights()

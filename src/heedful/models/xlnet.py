@@ -67,7 +67,7 @@ def query_hidden(
     query = encoding_at(content, targets)
     x = embedding(ids, None if stack.config.relative_segments else segments)
     g = embedding.query.expand(*targets.shape, -1)
-    x, g = (stack.dropout(stack.embedding_norm(stream, None)) for stream in (x, g))
+    x, g = (stack.embedded(stream) for stream in (x, g))
     for block in stack.block:
         assert isinstance(block, Block)  # the configuration has checked it
         streams: Any = block.run(MethodType(both_streams, block), x, g, content_mask, query_mask, content, query)

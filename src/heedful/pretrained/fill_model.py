@@ -21,6 +21,7 @@ from heedful.pretrained.weights import FLOATS
 
 SIZES = (
     "dim",
+    "embedding_dim",
     "heads",
     "kv_heads",
     "head_dim",
@@ -173,7 +174,8 @@ def build_head(model: Model) -> nn.Module:
     config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
     prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
     token = getattr(embedding, "token", None)
-    return head_of(config.head, model.main.dim if token is None else token.embedding_dim, token, prefix)
+    last: Any = getattr(model, "decoder", None) or model.encoder
+    return head_of(config.head, last.config.dim, token, prefix)
 
 
 def fresh_head(model: Model, names: list[str]) -> Tensors:

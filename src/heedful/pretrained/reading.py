@@ -169,7 +169,9 @@ def _load_folder(
         requested = pooling or _requested_head(model_type, hub, stored, config, head, num_labels)
         new_config = resized(with_head(config, requested), **sizes)
         model = build_empty(new_config)
-        other_head = requested.kind != config.head.kind
+        other_head = requested.kind != config.head.kind or getattr(requested, "dense", 0) != getattr(
+            config.head, "dense", 0
+        )
         loaded = model_type.tensors_in(stored, architecture, head=not other_head)
         if other_head:  # the old head's tensors are not loaded, except a pooler that the new head has too
             poolers = {name for name in model.state_dict() if "head.pooler." in name}
@@ -214,7 +216,8 @@ def _requested_head(
 ) -> Head:
     """Returns the requested head; if it is not stored, it is configured so that the model type's layout can save it."""
     requested = head_config(config, head)
-    if requested.kind == config.head.kind:
+    has_own_labels = "head.labels" in model_type.architecture_of(hub).fixed  # of a discriminator, not of a classifier
+    if requested.kind == config.head.kind and (num_labels is None or not has_own_labels):
         return head_config(config, None, num_labels)
     architecture = next(
         (

@@ -71,7 +71,7 @@ def resize_tensors(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list
         if name == "encoder" and patches is not None and new_patches is not None:
             tensors[key] = _interpolated(tensors[key], patches, new_patches)
         else:
-            drawn = torch.randn(max(0, after.length - before.length), stack.dim) * stack.init_std
+            drawn = torch.randn(max(0, after.length - before.length), stack.width) * stack.init_std
             fresh += _lengthened(tensors, key, after.length + after.offset, drawn)
     return fresh + _more_tokens(tensors, old, new)
 
@@ -84,7 +84,7 @@ def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[s
     *_, main = _parts(old, StackConfig).values()  # of the tokens: an encoder of images may have another width
     over_tokens = isinstance(new.head, LanguageHead | MaskedHead)
     largest = max(embedding.vocab_size for embedding in new_embeddings.values())
-    noise = torch.randn(largest, main.dim)  # shared, so that tied tables remain equal
+    noise = torch.randn(largest, max(main.dim, main.width))  # shared, so that tied tables remain equal
     for key in (*EMBEDDINGS, *(OUTPUTS if over_tokens else ())):
         if key not in tensors:
             continue
@@ -92,8 +92,12 @@ def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[s
         before, rows = embeddings[side], new_embeddings[side].vocab_size
         _check(key, tensors[key], before.vocab_size)
         mean = tensors[key].float().mean(0)
-        std = main.init_std if before.scale == "none" else 1 / math.sqrt(main.dim)
-        drawn = mean + noise[before.vocab_size : rows] * std if mean.dim() else mean.expand(rows - before.vocab_size)
+        std = main.init_std if before.scale == "none" else 1 / math.sqrt(main.width)
+        drawn = (
+            mean + noise[before.vocab_size : rows, : len(mean)] * std
+            if mean.dim()
+            else mean.expand(rows - before.vocab_size)
+        )
         fresh += _lengthened(tensors, key, rows, drawn)
     return fresh
 

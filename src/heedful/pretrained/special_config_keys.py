@@ -246,6 +246,26 @@ class OptionalKey(ConfigKey):
 
 
 @dataclass(frozen=True)
+class EmbeddingSizeKey(ConfigKey):
+    """Key of ELECTRA's width of the embedding, which is projected to the model's width if the two differ."""
+
+    hub_name: str = "embedding_size"
+    ours: str = "encoder.embedding_dim"
+    default: int = 128
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our width of the embedding; None if it is the model's."""
+        super().read(hub, ours, stored)
+        if ours[self.ours] == ours["encoder.dim"]:
+            ours[self.ours] = None
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key, which never means a projection between equal widths."""
+        super().write(ours, hub)
+        hub[self.hub_name] = hub[self.hub_name] or ours["encoder.dim"]
+
+
+@dataclass(frozen=True)
 class SpanKey(ConfigKey):
     """Key of DeBERTa with a number of distances, of which every number below 1 means that it is not set: our 0."""
 

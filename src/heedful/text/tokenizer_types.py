@@ -1,8 +1,8 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
-Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et al. 2018; He
-et al. 2021; Yang et al. 2019).
+Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et
+al. 2018; He et al. 2021; Yang et al. 2019).
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ TOKENIZER_TYPES = {
     "bart": _ROBERTA,
     "bert": _bert(SEGMENTS),
     "distilbert": _bert(TEXT),
+    "electra": _bert(SEGMENTS),
     "t5": _T5,
     "llama": _LLAMA,
     "mistral": _LLAMA,
@@ -171,6 +172,7 @@ CLASSES = {
     "BartTokenizer": "bart",
     "BertTokenizer": "bert",
     "DistilBertTokenizer": "distilbert",
+    "ElectraTokenizer": "electra",
     "T5Tokenizer": "t5",
     "LlamaTokenizer": "llama",
     "MarianTokenizer": "marian",

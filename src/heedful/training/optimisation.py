@@ -121,7 +121,7 @@ def layer_rates(model: Model, decay: float) -> dict[int, float]:
             embeddings.append(part)
         elif isinstance(part, Stack):
             count = len(part.block)
-            below = (*embeddings, part.position, part.embedding_norm)
+            below = (*embeddings, part.position, part.embedding_norm, part.projection)
             factors += [(module, decay ** (count + 1)) for module in below]
             factors += [(block, decay ** (count - index)) for index, block in enumerate(part.block)]
             embeddings = []

@@ -23,6 +23,7 @@ from heedful.config import (
     PooledHead,
     RelativePosition,
     SequenceHead,
+    TokenHead,
     VisionConfig,
     patches_of,
 )
@@ -164,6 +165,8 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
     if call.target_mask is not None:
         arguments["decoder_attention_mask"] = call.target_mask.long()
     output = _tensor(model(**arguments))
+    if isinstance(config.head, TokenHead) and output.dim() == 2:  # a discriminator's, without an axis of one logit
+        output = output[..., None]
     return _pooled(output, call.mask, config.head) if isinstance(config.head, PooledHead) else output
 
 

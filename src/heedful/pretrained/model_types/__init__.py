@@ -15,6 +15,7 @@ from heedful.pretrained.model_types.bert import BERT
 from heedful.pretrained.model_types.deberta_v2 import DEBERTA_V2
 from heedful.pretrained.model_types.deit import DEIT
 from heedful.pretrained.model_types.distilbert import DISTILBERT
+from heedful.pretrained.model_types.electra import ELECTRA
 from heedful.pretrained.model_types.gpt2 import GPT2
 from heedful.pretrained.model_types.gpt_neo import GPT_NEO
 from heedful.pretrained.model_types.ijepa import IJEPA
@@ -28,7 +29,7 @@ from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
