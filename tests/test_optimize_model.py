@@ -64,6 +64,7 @@ SHAPES = (
     "tinyllama-1.1b",
     "bert-base",
     "electra-small",
+    "albert-base",
     "marian",
     "t5-small",
     "t5-v1.1-small",

@@ -383,6 +383,9 @@ class StackConfig(Config):
     """A query attends to the last ``window`` keys, itself included; None: to all before it. A tuple is a pattern that
     the blocks repeat: ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
     convolution: ConvolutionConfig | None = None  #: beside the first block of an encoder
+    distinct_blocks: int | None = None
+    """Number of blocks with weights of their own: ``depth / distinct_blocks`` successive blocks share theirs (Lan et
+    al. 2020, section 3.1, ALBERT has 1); None: all blocks have their own."""
     dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
     init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
@@ -403,6 +406,13 @@ class StackConfig(Config):
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make heads a multiple of "
                 "kv_heads"
             )
+        if self.distinct_blocks is not None and (self.depth % self.distinct_blocks or self.convolution is not None):
+            raise HeedfulError(
+                f"stack.distinct_blocks is {self.distinct_blocks}, but the depth is {self.depth}; give a divisor of "
+                "it, and no convolution, which only the first block has"
+            )
+        if self.distinct_blocks == self.depth:
+            object.__setattr__(self, "distinct_blocks", None)
         if self.causal and self.norm == "batch":
             raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
         if isinstance(self.window, tuple):
@@ -421,6 +431,11 @@ class StackConfig(Config):
             )
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
+
+    @property
+    def shared_blocks(self) -> int:
+        """Number of successive blocks that share their weights, 1 if all blocks have their own."""
+        return self.depth // (self.distinct_blocks or self.depth)
 
     @property
     def width(self) -> int:

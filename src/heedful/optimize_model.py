@@ -292,6 +292,7 @@ def _replace_linears(
             make = makers.get(path.partition(".")[0], linear_class) if ".block." in path else small_class
         parent, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(parent), attribute, _packed_linear(make, linear.weight, linear.bias))
+    _share_linears(model)
     if has_vocabulary and model.device.type != "cpu" and type(model.get_submodule("head.output")) is Linear:
         _align_vocabulary(model)
 
@@ -305,6 +306,17 @@ def replace_decoding_linears(model: Model, make: Callable[..., nn.Module]) -> No
         if path.startswith("decoder.block.") or path == "head.output":
             parent, _, attribute = path.rpartition(".")
             setattr(model.get_submodule(parent), attribute, make(linear.weight, linear.bias))
+    _share_linears(model)
+
+
+def _share_linears(model: Model) -> None:
+    """Gives blocks that share their weights the same linear maps, so that these are stored once."""
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        for index, block in enumerate(stack.block):
+            first = stack.block[index - index % stack.config.shared_blocks]
+            for path, part in first.named_modules() if first is not block else ():
+                if isinstance(part, Linear | PrepackedLinear | CompiledLinear):
+                    block.set_submodule(path, part)
 
 
 def _align_vocabulary(model: Model) -> None:

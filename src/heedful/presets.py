@@ -273,6 +273,17 @@ def electra(dim: int, depth: int, heads: int, embedding_dim: int | None = None) 
     return replace(config, encoder=replace(config.encoder, embedding_dim=embedding_dim), head=NoHead())
 
 
+def albert(dim: int, depth: int, heads: int) -> EncoderConfig:
+    """Returns the configuration of an ALBERT (Lan et al. 2020), version 2, with its pooler and without a head.
+
+    All its blocks share their weights. The embedding has a width of 128; there is no dropout.
+    """
+    config = bert(dim, depth, heads, 30000)
+    changes: dict[str, Any] = {"embedding_dim": 128, "distinct_blocks": 1, "activation": "gelu_tanh"}
+    stack = replace(config.encoder, dropout=DropoutRates(), **changes)
+    return replace(config, encoder=stack, special=SpecialTokens(pad=0, start=2, end=(3,)))
+
+
 def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | None = None) -> EncoderConfig:
     """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
 
@@ -443,6 +454,10 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "electra-small": ("Clark et al. 2020", 13_483_008, lambda: electra(256, 12, 4, 128)),
     "electra-base": ("Clark et al. 2020", 108_891_648, lambda: electra(768, 12, 12)),
     "electra-large": ("Clark et al. 2020", 334_092_288, lambda: electra(1024, 24, 16)),
+    "albert-base": ("Lan et al. 2020, v2", 11_683_584, lambda: albert(768, 12, 12)),
+    "albert-large": ("Lan et al. 2020, v2", 17_683_968, lambda: albert(1024, 24, 16)),
+    "albert-xlarge": ("Lan et al. 2020, v2", 58_724_864, lambda: albert(2048, 24, 16)),
+    "albert-xxlarge": ("Lan et al. 2020, v2", 222_595_584, lambda: albert(4096, 12, 64)),
     "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
     "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
     "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),

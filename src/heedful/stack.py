@@ -85,6 +85,8 @@ class Stack(nn.Module):
         block = BLOCKS.get(config.block, Block)
         makers = [first or block, *[block] * (config.depth - 1)]
         self.block = nn.ModuleList(make(config) for make in makers)
+        for index, part in enumerate(self.block):
+            share_parameters(self.block[index - index % config.shared_blocks], part)
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         self.windows = config.windows  # of each block; None: no window
         without_window = causal if config.causal else bidirectional
@@ -161,6 +163,13 @@ class Stack(nn.Module):
     def extra_repr(self) -> str:
         """Returns the layout, if it is not the default."""
         return "" if self.layout is padded else f"layout={getattr(self.layout, '__name__', self.layout)}"
+
+
+def share_parameters(source: nn.Module, part: nn.Module) -> None:
+    """Gives a module the parameters of another of the same structure; buffers and kernels stay its own."""
+    for name, parameter in source.named_parameters(remove_duplicate=False) if part is not source else ():
+        path, _, last = name.rpartition(".")
+        setattr(part.get_submodule(path), last, parameter)
 
 
 def padded(

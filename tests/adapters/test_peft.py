@@ -60,6 +60,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         "down",
     ),
     "roberta": (hf.RobertaForSequenceClassification, ROBERTA, {"task_type": "SEQ_CLS"}, "query,value"),
+    "albert": (
+        hf.AlbertForSequenceClassification,
+        BERT | {"embedding_size": 8},
+        {"task_type": "SEQ_CLS", "target_modules": ["query", "value"]},
+        "query,value",
+    ),
     "electra": (
         hf.ElectraForSequenceClassification,
         BERT | {"embedding_size": 8},

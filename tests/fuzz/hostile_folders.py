@@ -61,6 +61,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert token": ("bert", "BertForTokenClassification", BERT | LABELS | {"classifier_dropout": 0.1}),
     "roberta": ("roberta", "RobertaForSequenceClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),
     "xlm-roberta": ("xlm-roberta", "XLMRobertaForMaskedLM", BERT | {"pad_token_id": 1, "bos_token_id": 0}),
+    "albert": ("albert", "AlbertForMaskedLM", BERT | {"embedding_size": 8}),
     "electra": ("electra", "ElectraForMaskedLM", BERT | {"embedding_size": 8}),
     "camembert": (
         "camembert",

@@ -36,6 +36,7 @@ BESIDE: dict[str, list[Any]] = {
 NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
 NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
+NAMES = (*NAMES, "albert masked", "albert sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
 NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another

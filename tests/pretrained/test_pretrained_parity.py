@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
-from tiny_models import BERT, CASES, IDS, MARIAN, distance, masks, our_output, reference, their_output
+from tiny_models import ALBERT, BERT, CASES, IDS, MARIAN, distance, masks, our_output, reference, their_output
 
 import heedful
 from heedful import presets
@@ -98,8 +99,9 @@ def test_zero_logits_bias_is_none(tmp_path: Path) -> None:
     assert not load(tmp_path).config.head.bias
 
 
-def test_pretraining_class_reads_as_masked_language_model(tmp_path: Path) -> None:
-    theirs = hf.BertForPreTraining(hf.BertConfig(**BERT)).eval()
+@pytest.mark.parametrize(("made", "settings"), [(hf.BertForPreTraining, BERT), (hf.AlbertForPreTraining, ALBERT)])
+def test_pretraining_class_reads_as_masked_language_model(made: Any, settings: Any, tmp_path: Path) -> None:
+    theirs = made(made.config_class(**settings)).eval()
     theirs.save_pretrained(tmp_path)
     with torch.no_grad():
         ours = load(tmp_path)(IDS)

@@ -36,6 +36,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neo", {"attention_types": [[["global", "near"], 1]]}, "attention_types names 'near'; only 'global', 'local'"),
     ("gpt_neo", {"attention_types": 3}, "attention_types is 3; it must be a list"),
     ("gpt_neo", {"window_size": None}, "window_size is None; it must be a whole number"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; only 1 and the number of layers, 3, are supported"),
+    ("albert", {"inner_group_num": 2}, "inner_group_num is 2; only 1 is supported"),
     ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
     ("mistral", {"sliding_window": "wide"}, "sliding_window is 'wide'"),
     (

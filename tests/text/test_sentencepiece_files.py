@@ -238,6 +238,22 @@ def test_xlnet(settings: dict[str, Any], folder: Make, tmp_path: Path) -> None:
         assert ours.encode(words) == plain(words, add_special_tokens=False)["input_ids"]
 
 
+ALBERT = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "pad_piece": "<pad>", "bos_piece": "[CLS]"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"keep_accents": True}], ids=str)
+def test_albert(settings: dict[str, Any], folder: Make, tmp_path: Path) -> None:
+    raw = sentencepiece(vocab_size=300, eos_piece="[SEP]", control_symbols="[MASK]", **ALBERT)
+    made = folder({"spiece.model": raw, "config.json": {"model_type": "albert"}, "tokenizer_config.json": settings})
+    ours = here_and_saved(made, tmp_path, ["the man is here ."])
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (2, 3, 0, 1, 4)
+    assert ours.template(pair=True).join([7], [8]) == ([2, 7, 3, 8, 3], [0, 0, 0, 1, 1])
+    assert ours.pieces(ours.encode(["the man [MASK]"])[0])[-2:] == ["an", "[MASK]"]  # which takes the space before it
+    words = ["the man is here .", "``The man'' is", "Thé Man"]
+    plain = pytest.importorskip("transformers").AlbertTokenizer.from_pretrained(made)
+    assert ours.encode(words) == plain(words, add_special_tokens=False)["input_ids"]
+
+
 def test_xlnet_without_removing_spaces_is_refused(folder: Make) -> None:
     files = {"spiece.model": t5(), "config.json": {"model_type": "xlnet"}}
     with pytest.raises(HeedfulError, match="remove_space false"):

@@ -119,7 +119,7 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
         model: a model without an adapter.
         config: settings of the adapter.
         pairs: ``{path: (A, B)}``: the matrices of each adapted linear map, by its path in the model. A tensor A that
-            stands at several paths becomes one shared parameter.
+            stands at several paths becomes one shared parameter. Maps that share their weight share A and B too.
         whole: names of other parameters that are trained and saved too, such as those of a new head.
 
     Returns:
@@ -138,12 +138,18 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
     for path in pairs:  # before the model changes
         if path not in linear_maps:
             raise HeedfulError(f"the model has no linear map {path!r} for an adapter; {nearest(path, linear_maps)}")
-    parameters = {id(a): nn.Parameter(a) for a, _ in pairs.values()}
+    pairs = {
+        twin: pair
+        for path, pair in pairs.items()
+        for twin, part in linear_maps.items()
+        if part.weight is linear_maps[path].weight
+    }
+    parameters = {id(matrix): nn.Parameter(matrix) for pair in pairs.values() for matrix in pair}
     for path, (a, b) in pairs.items():
         low_rank = LowRank(
             linear_maps[path],
             parameters[id(a)],
-            nn.Parameter(b),
+            parameters[id(b)],
             alpha=config.alpha or 0.0,
             dropout=config.dropout,
             rslora=config.rslora,
@@ -183,12 +189,18 @@ def merge(model: M) -> M:
     Traceback (most recent call last):
     heedful.errors.HeedfulError: the model has no adapter; add one with heedful.adapters.add_adapter
     """
-    for path, part in _adapted(model).items():
-        if sum(part.weight is p for _, p in model.named_parameters(remove_duplicate=False)) > 1:
+    adapted = _adapted(model)
+    for path, part in adapted.items():
+        twins = [twin for twin in adapted.values() if twin.weight is part.weight and twin.lora_b is part.lora_b]
+        if sum(part.weight is p for _, p in model.named_parameters(remove_duplicate=False)) > len(twins):
             raise HeedfulError(
                 f"{path} shares its weight with another layer, which merging would change; untie the weight first"
             )
-    return _replace_parts(model, {path: part.merged() for path, part in low_rank_parts(model).items()})
+    merged = {id(part.weight): part.merged().weight for part in adapted.values()}
+    parts = {path: part.base() for path, part in adapted.items()}
+    for path, part in adapted.items():
+        parts[path].weight = merged[id(part.weight)]
+    return _replace_parts(model, parts)
 
 
 def remove(model: M) -> M:

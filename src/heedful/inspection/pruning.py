@@ -167,6 +167,8 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
         {path: numbers for path, numbers in parts.items() if path.startswith(prefixes)}
         for parts in (removed.heads, removed.units)
     )
+    if stack.config.shared_blocks > 1:
+        _check_shared_weights(name, stack, removed_heads | removed_units, layers)
     first: Any = stack.block[0]
     attention: Attention = first.attention
     unit_count, config = _unit_count(first.feed_forward), stack.config
@@ -223,6 +225,19 @@ def _remaining_layers(name: str, stack: Stack, removed: _RemovedParts) -> list[i
     if layers[0] and stack.config.convolution is not None:
         raise HeedfulError(f"the first block of the {name} has a convolution beside it; keep this block")
     return layers
+
+
+def _check_shared_weights(name: str, stack: Stack, removed: Mapping[str, set[int]], layers: Sequence[int]) -> None:
+    """Raises ``HeedfulError`` for parts that some of the blocks would lose, but not others with the same weights."""
+    parts: dict[str, set[frozenset[int]]] = {}
+    for path, numbers in removed.items():
+        parts.setdefault(path.partition(".block.")[2].partition(".")[2], set()).add(frozenset(numbers))
+    is_cut = len(layers) < len(stack.block) and stack.config.distinct_blocks != 1
+    if is_cut or any(len(different) > 1 for different in parts.values()):
+        raise HeedfulError(
+            f"blocks of the {name} share their weights; prune the same heads and units in every block, and no block "
+            "unless all share them"
+        )
 
 
 def _check_shared_positions(name: str, stack: Stack, relative: nn.Module) -> None:

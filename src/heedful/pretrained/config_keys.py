@@ -309,16 +309,18 @@ def label_tables(names: list[str]) -> dict[str, Any]:
     }
 
 
-def encoder_layer_keys(dim: int, depth: int, heads: int, ff_dim: int, norm_eps: float) -> tuple[AnyConfigKey, ...]:
+def encoder_layer_keys(
+    dim: int, depth: int, heads: int, ff_dim: int, norm_eps: float, activation: str = "gelu", dropout: float = 0.1
+) -> tuple[AnyConfigKey, ...]:
     """Returns the config keys of the layers, which are BERT's in several model types, with a type's defaults."""
     return (
         ConfigKey("hidden_size", "encoder.dim", dim),
         ConfigKey("num_hidden_layers", "encoder.depth", depth),
         ConfigKey("num_attention_heads", "encoder.heads", heads),
         ConfigKey("intermediate_size", "encoder.ff_dim", ff_dim),
-        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+        ConfigKey("hidden_act", "encoder.activation", activation, ACTIVATIONS),
         ConfigKey("layer_norm_eps", "encoder.norm_eps", norm_eps),
-        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
+        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), dropout),
+        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", dropout),
         ConfigKey("initializer_range", "encoder.init_std", 0.02),
     )

@@ -32,6 +32,7 @@ SIZES = (
     "patch_size",
     "channels",
 )
+SHARED = 512  # blocks that may share their weights
 PIECE = 1 << 18  # numbers of a chunk that fits into the processor's cache
 ALIGNMENT = 64  # bytes: PyTorch allocates memory on a CPU at multiples of it
 ROWS = (LearnedPosition.kind, SinusoidalPosition.kind)  # positions that are rows of a table
@@ -56,7 +57,8 @@ def check_sizes(config: ModelConfig, stored: Tensors) -> None:
     numbers, fields = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in fields.items():
         parent, _, field = path.rpartition(".")
-        limit = {"depth": len(stored), **dict.fromkeys(SIZES, numbers)}.get(field)
+        blocks = len(stored) if fields.get(f"{parent}.distinct_blocks") is None else max(len(stored), SHARED)
+        limit = {"depth": blocks, **dict.fromkeys(SIZES, numbers)}.get(field)
         if field in ("length", "offset") and fields[f"{parent}.kind"] in ROWS:
             limit = numbers
         if type(value) is int and limit is not None and value > limit:

@@ -21,7 +21,7 @@ from heedful.models import Model
 from heedful.models.create import NAMES
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import config_of, read_configs
-from heedful.pretrained.fill_model import not_finite
+from heedful.pretrained.fill_model import not_finite, tied_names
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -252,7 +252,7 @@ def adapter_files(
     state = saved_tensors(model)
     whole = model_type.tensors_out({name: state[name] for name in adapter.whole}, architecture)
     others = {
-        peft_module(name, model_type, architecture) for name in model.state_dict() if ".lora_" not in name
+        peft_module(name, model_type, architecture) for name in tied_names(model) if ".lora_" not in name
     } - adapted.keys()
     config = write_config(
         adapter,

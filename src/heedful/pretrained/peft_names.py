@@ -24,10 +24,15 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Returns the paths of our linear maps by PEFT's module name; one module may store several of our maps as rows."""
+    """Returns the paths of our linear maps by PEFT's module name; one module may store several of our maps as rows.
+
+    Of maps that share their weight, and are one module in PEFT, the first is returned.
+    """
     paths: dict[str, tuple[str, ...]] = {}
+    known: set[int] = set()
     for path, part in model.named_modules():
-        if isinstance(part, nn.Linear):
+        if isinstance(part, nn.Linear) and id(part.weight) not in known:
+            known.add(id(part.weight))
             paths.setdefault(
                 peft_module(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
             )

@@ -266,6 +266,28 @@ class EmbeddingSizeKey(ConfigKey):
 
 
 @dataclass(frozen=True)
+class GroupsKey(ConfigKey):
+    """Key of ALBERT's number of groups of layers, of which each has weights of its own: 1, or one for each layer."""
+
+    hub_name: str = "num_hidden_groups"
+    ours: str = "encoder.distinct_blocks"
+    default: int = 1
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our number of distinct blocks; None if each has its own weights."""
+        super().read(hub, ours, stored)
+        groups, depth = ours[self.ours], ours["encoder.depth"]
+        if groups not in (1, depth):
+            raise HeedfulError(f"{self.hub_name} is {groups}; only 1 and the number of layers, {depth}, are supported")
+        ours[self.ours] = None if groups == depth else groups
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key."""
+        super().write(ours, hub)
+        hub[self.hub_name] = hub[self.hub_name] or ours["encoder.depth"]
+
+
+@dataclass(frozen=True)
 class SpanKey(ConfigKey):
     """Key of DeBERTa with a number of distances, of which every number below 1 means that it is not set: our 0."""
 

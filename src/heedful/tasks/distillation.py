@@ -212,10 +212,10 @@ def begin_as_mean(model: Model) -> None:
 
     Its queries are 0, so that all tokens have the same weight; its values and outputs are the identity. Training then
     begins where a classifier over the mean of the tokens does, and ``transformers`` opens the model. A model with other
-    parts than BERT's, or another pooling, stays as it is.
+    parts than BERT's, shared blocks or another pooling stays as it is.
     """
     config = model.config
-    if not isinstance(model, Encoder) or not isinstance(config, EncoderConfig):
+    if not isinstance(model, Encoder) or not isinstance(config, EncoderConfig) or config.encoder.shared_blocks > 1:
         return
     blocks: Any = model.encoder.block
     attention, head = blocks[-1].attention, model.head

@@ -2,7 +2,7 @@
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
 Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et
-al. 2018; He et al. 2021; Yang et al. 2019).
+al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020).
 """
 
 from __future__ import annotations
@@ -125,6 +125,19 @@ _XLNET = TokenizerType(
         "keep_accents": False,
     },
 )
+_ALBERT = TokenizerType(
+    files=_XLNET.files,
+    layout=_XLNET.layout,
+    special={
+        **_DEBERTA.special,
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": {"content": "[MASK]", "lstrip": True},
+    },
+    single=_DEBERTA.single,
+    pair=_DEBERTA.pair,
+    defaults={"model_input_names": SEGMENTS, "do_lower_case": True, "remove_space": True, "keep_accents": False},
+)
 _T5 = TokenizerType(
     files=(("spiece.model",),),
     layout="pieces",
@@ -164,6 +177,7 @@ TOKENIZER_TYPES = {
     "camembert": _CAMEMBERT,
     "deberta-v2": _DEBERTA,
     "xlnet": _XLNET,
+    "albert": _ALBERT,
 }
 # By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
@@ -180,6 +194,7 @@ CLASSES = {
     "CamembertTokenizer": "camembert",
     "DebertaV2Tokenizer": "deberta-v2",
     "XLNetTokenizer": "xlnet",
+    "AlbertTokenizer": "albert",
 }
 # Classes that name no type.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}

@@ -213,7 +213,7 @@ class _Stack:
     def __init__(self, stack: Any, config: StackConfig) -> None:
         cross = [block.cross_attention for block in stack.block] if config.cross else []
         self.memory = sum(_maps(attention.key) + _maps(attention.value) for attention in cross)  # a source token
-        self.token = _maps(stack) - self.memory
+        self.token = sum(map(_maps, (stack.position, stack.projection, *stack.block))) - self.memory
         width = config.heads * (config.head_dim or config.dim // config.heads)
         self.pair = 6 * FORWARD * width  # in each block two products, and four in the backward pass
         self.windows = Counter(config.windows)

@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from heedful.errors import HeedfulError
 from heedful.layers.block import Block
 from heedful.util.ranks import Ranks
 from heedful.util.sharding import among
@@ -223,6 +224,10 @@ class Sharded(Alone):
         if self.ranks.size == 1:
             model.to(self.device)
             return loss
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        weights = [id(parameter) for block in blocks for parameter in block.parameters()]
+        if len({*weights}) < len(weights):
+            raise HeedfulError("the blocks share their weights, which --training.shard cannot divide; leave it out")
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -230,7 +235,7 @@ class Sharded(Alone):
             self._whole_model = copy.deepcopy(model)  # on the CPU; weights are gathered into it for writing
         mesh = init_device_mesh(self.device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
-        for block in [module for module in model.modules() if isinstance(module, Block)]:
+        for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         self._root = fully_shard(ModelWithLoss(model, loss), mesh=mesh, mp_policy=policy)
         with torch.no_grad():

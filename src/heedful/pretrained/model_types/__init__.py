@@ -10,6 +10,7 @@ from typing import Any, get_args
 from heedful.config import Config, DecoderConfig, EncoderConfig, ModelConfig, NoHead, PooledHead, Pooling
 from heedful.errors import HeedfulError, known_names
 from heedful.pretrained.model_type import Architecture, ModelType
+from heedful.pretrained.model_types.albert import ALBERT
 from heedful.pretrained.model_types.bart import BART
 from heedful.pretrained.model_types.bert import BERT
 from heedful.pretrained.model_types.deberta_v2 import DEBERTA_V2
@@ -29,7 +30,7 @@ from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
