@@ -40,6 +40,7 @@ POSITIONS: dict[str, Position] = {
     "alibi": AlibiPosition(),
     "relative": RelativePosition(),
     "learned": LearnedPosition(length=64),
+    "learned, buckets": LearnedPosition(length=64, buckets=8),
     "sinusoidal": SinusoidalPosition(),
 }
 FAMILIES = ("encoder", "decoder", "window", "windows", "encoder-decoder", "vision")

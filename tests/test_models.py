@@ -57,6 +57,7 @@ SCHEMES = [
     LearnedPosition(length=16),
     RotaryPosition(),
     AlibiPosition(),
+    LearnedPosition(length=16, buckets=8, max_distance=6),
     RelativePosition(buckets=8, max_distance=6),
     *CONTENT,
 ]

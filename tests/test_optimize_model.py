@@ -64,6 +64,7 @@ SHAPES = (
     "tinyllama-1.1b",
     "bert-base",
     "electra-small",
+    "mpnet-base",
     "albert-base",
     "marian",
     "t5-small",

@@ -37,6 +37,7 @@ SCHEMES = [
     LearnedPosition(length=12),
     RotaryPosition(),
     AlibiPosition(),
+    LearnedPosition(length=12, buckets=8, max_distance=6),
     RelativePosition(buckets=8, max_distance=6),
     *CONTENT,
 ]

@@ -36,7 +36,14 @@ from tolerances import assert_close
 
 VOCAB, T = 23, 11
 PATTERNS: list[Any] = [(None, 3), (2, None, 4), (5, 5, 5, 5, 5, None)]  # the last is Gemma 3's
-POSITIONS = [LearnedPosition(length=40), RotaryPosition(), AlibiPosition(), RelativePosition(), *CONTENT]
+POSITIONS = [
+    LearnedPosition(length=40),
+    LearnedPosition(length=40, buckets=8),
+    RotaryPosition(),
+    AlibiPosition(),
+    RelativePosition(),
+    *CONTENT,
+]
 IDS = torch.randint(VOCAB, (3, T), generator=torch.Generator().manual_seed(0))
 REAL = {
     "none": torch.ones(3, T, dtype=torch.bool),

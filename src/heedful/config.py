@@ -156,11 +156,21 @@ class SinusoidalPosition(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedPosition(Config):
-    """A learned row for each of ``length`` positions, added to the embedding; position 0 has row ``offset``."""
+    """A learned row for each of ``length`` positions, added to the embedding; position 0 has row ``offset``.
+
+    With ``buckets``, the scores have also the bias of ``RelativePosition``, as in MPNet (Song et al. 2020).
+    """
 
     kind: ClassVar[str] = "learned"
     length: int
     offset: int = 0
+    buckets: int = 0  #: of distances; 0: no bias
+    max_distance: int = 128  #: of the buckets
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.buckets < 4:
+            raise HeedfulError(f"learned.buckets is {self.buckets}; give at least 4, or 0 for no bias of the scores")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -284,6 +284,18 @@ def albert(dim: int, depth: int, heads: int) -> EncoderConfig:
     return replace(config, encoder=stack, special=SpecialTokens(pad=0, start=2, end=(3,)))
 
 
+def mpnet(dim: int, depth: int, heads: int) -> EncoderConfig:
+    """Returns the configuration of an MPNet (Song et al. 2020) with its pooler and without a head.
+
+    It is a RoBERTa without segments, whose scores have also a bias for the distance of query and key.
+    """
+    config = roberta(dim, depth, heads, 30527, SpecialTokens(pad=1, start=0, end=(2,)))
+    position = LearnedPosition(length=512, offset=2, buckets=32)
+    return replace(
+        config, embedding=EmbeddingConfig(vocab_size=30527), encoder=replace(config.encoder, position=position)
+    )
+
+
 def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | None = None) -> EncoderConfig:
     """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
 
@@ -458,6 +470,7 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "albert-large": ("Lan et al. 2020, v2", 17_683_968, lambda: albert(1024, 24, 16)),
     "albert-xlarge": ("Lan et al. 2020, v2", 58_724_864, lambda: albert(2048, 24, 16)),
     "albert-xxlarge": ("Lan et al. 2020, v2", 222_595_584, lambda: albert(4096, 12, 64)),
+    "mpnet-base": ("Song et al. 2020", 109_486_464, lambda: mpnet(768, 12, 12)),
     "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
     "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
     "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),

@@ -66,6 +66,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"task_type": "SEQ_CLS", "target_modules": ["query", "value"]},
         "query,value",
     ),
+    "mpnet": (
+        hf.MPNetForSequenceClassification,
+        BERT,
+        {"task_type": "SEQ_CLS", "target_modules": ["q", "v"]},
+        "query,value",
+    ),
     "electra": (
         hf.ElectraForSequenceClassification,
         BERT | {"embedding_size": 8},

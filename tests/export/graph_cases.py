@@ -40,6 +40,22 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         DecoderConfig(embedding=WORDS, decoder=replace(STACK, causal=True, position=LearnedPosition(length=40))),
         "logits",
     ),
+    "decoder, learned, buckets": (
+        DecoderConfig(
+            embedding=WORDS, decoder=replace(STACK, causal=True, position=LearnedPosition(length=40, buckets=8))
+        ),
+        "logits",
+    ),
+    "encoder, narrow embedding, shared blocks": (
+        EncoderConfig(
+            embedding=WORDS,
+            encoder=replace(
+                STACK, depth=2, distinct_blocks=1, embedding_dim=6, position=LearnedPosition(length=40, buckets=8)
+            ),
+            head=NoHead(),
+        ),
+        "last_hidden_state",
+    ),
     "decoder, rotary, window, grouped": (
         DecoderConfig(
             embedding=WORDS,

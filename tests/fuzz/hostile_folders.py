@@ -62,6 +62,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roberta": ("roberta", "RobertaForSequenceClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),
     "xlm-roberta": ("xlm-roberta", "XLMRobertaForMaskedLM", BERT | {"pad_token_id": 1, "bos_token_id": 0}),
     "albert": ("albert", "AlbertForMaskedLM", BERT | {"embedding_size": 8}),
+    "mpnet": ("mpnet", "MPNetForTokenClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),
     "electra": ("electra", "ElectraForMaskedLM", BERT | {"embedding_size": 8}),
     "camembert": (
         "camembert",

@@ -72,6 +72,7 @@ CONFIGS = {
     "decoder head size, qk norms": decoder(position=RotaryPosition(), head_dim=8, qk_norm="head", attention_bias="qkv"),
     "decoder alibi": decoder(position=AlibiPosition()),
     "decoder relative": decoder(position=RelativePosition(buckets=8, max_distance=6)),
+    "decoder learned, relative": decoder(position=LearnedPosition(length=9, buckets=8, max_distance=6)),
     "decoder disentangled": decoder(position=DisentangledPosition(length=6, buckets=4)),
     "decoder window, sandwich": decoder(window=2, placement="sandwich", attention_bias="out"),
     "encoder post": encoder(placement="post", embedding_norm=True, position=SinusoidalPosition()),
@@ -162,7 +163,7 @@ def check(model: Model, tmp_path: Path | None = None, **parts: Any) -> Model:
 def test_all_at_once_equals_the_masked_model_and_opens_again(case: str, tmp_path: Path) -> None:
     model = large(CONFIGS[case])
     stack = model.main
-    alike = stack.position.kind in ("relative", "alibi")
+    alike = stack.position.kind in ("relative", "alibi") or case == "decoder learned, relative"
     heads = everywhere(model, "heads", [[0, 2]] if alike else [[0, 3], [1, 2], [2, 3]])
     units = everywhere(model, "units", [[0, 5, 9], [1, 2, 3], [4, 7, 8]])
     name = next(iter(heads)).partition(".")[0]

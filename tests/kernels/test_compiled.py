@@ -37,7 +37,7 @@ from answering_folders import saved
 from emulated import Emulated
 from heedful import cli, optimize_model
 from heedful.cache import Cache
-from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
+from heedful.config import AlibiPosition, LearnedPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decoder_state, stream
 from heedful.generation.decoder_state import create_state
@@ -91,6 +91,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "query norms": {"qk_norm": "head", "norm": "rms", "position": RotaryPosition()},
     "alibi": {"position": AlibiPosition()},
     "relative": {"position": RelativePosition(), "scale": "none", "activation": "relu"},
+    "learned, relative": {"position": LearnedPosition(length=64, buckets=8)},
     "sinusoidal, post-norm": {"position": SinusoidalPosition(), "placement": "post", "activation": "gelu_tanh"},
     "sandwich": {"placement": "sandwich", "norm": "rms"},
     "embedding norm": {"embedding_norm": True, "ff_dim": 100},

@@ -39,7 +39,13 @@ from tolerances import assert_close
 
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=16))
 WORDS = EmbeddingConfig(vocab_size=20, segments=2)
-SCHEMES = [LearnedPosition(length=16), RotaryPosition(), AlibiPosition(), RelativePosition(buckets=8, max_distance=6)]
+SCHEMES = [
+    LearnedPosition(length=16),
+    LearnedPosition(length=16, buckets=8),
+    RotaryPosition(),
+    AlibiPosition(),
+    RelativePosition(buckets=8, max_distance=6),
+]
 REAL = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1], [0, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]]).bool()
 
 

@@ -42,6 +42,7 @@ SCHEMES = [
     LearnedPosition(length=16, offset=2),
     RotaryPosition(),
     AlibiPosition(),
+    LearnedPosition(length=16, offset=2, buckets=8, max_distance=6),
     RelativePosition(buckets=8, max_distance=6),
     *CONTENT,
 ]

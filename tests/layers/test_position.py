@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from heedful.config import RotaryPosition
+from heedful.config import LearnedPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Learned, Relative, Rotary, Sinusoidal
-from heedful.layers.position import sinusoid
+from heedful.layers.position import position_of, sinusoid
 from tolerances import approx, assert_close
 
 
@@ -112,3 +112,34 @@ def test_relative_distance_is_key_minus_query() -> None:
     bias = layer.prepare(torch.tensor([[4]]), torch.tensor([[2, 4, 7]])).bias
     assert bias.shape == (1, 2, 1, 3)
     assert_close(bias[0, :, 0].T, layer.table.weight[[2, 0, 16 + 3]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_learned_positions_beside_a_bias(causal: bool) -> None:
+    """Rows are added as without a bias, and the bias is T5's, both with the names of their parts."""
+    config = StackConfig(
+        dim=8, depth=1, heads=2, causal=causal, position=LearnedPosition(length=200, offset=2, buckets=32)
+    )
+    scheme = position_of(config)
+    plain = Relative(2, both_ways=not causal)
+    plain.load_state_dict({"table.weight": scheme.state_dict()["relative.table.weight"]})
+    positions, x = torch.arange(180)[None], torch.randn(1, 180, 8)
+    assert torch.equal(scheme.embed(x, positions), x + scheme.table.weight[2:182])
+    assert torch.equal(scheme.prepare(positions, positions).bias, plain.prepare(positions, positions).bias)
+
+
+def test_learned_positions_beside_a_bias_are_mpnets() -> None:
+    from transformers import MPNetConfig
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    theirs = MPNetEncoder(MPNetConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=0))
+    scheme = position_of(StackConfig(dim=8, depth=1, heads=2, position=LearnedPosition(length=200, buckets=32)))
+    scheme.relative.load_state_dict({"table.weight": theirs.relative_attention_bias.weight})
+    positions = torch.arange(180)[None]
+    expected = theirs.compute_position_bias(torch.zeros(1, 180, 8))
+    assert torch.equal(scheme.prepare(positions, positions).bias, expected)
+
+
+def test_few_buckets_are_refused() -> None:
+    with pytest.raises(HeedfulError, match=r"learned.buckets is 3; give at least 4, or 0 for no bias"):
+        LearnedPosition(length=4, buckets=3)

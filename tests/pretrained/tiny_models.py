@@ -60,6 +60,7 @@ DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd
 DEBERTA |= {"position_buckets": 4, "layer_norm_eps": 1e-7}
 ELECTRA = {**BERT, "embedding_size": 8}
 ALBERT = {**ELECTRA, "num_hidden_layers": 3, "classifier_dropout_prob": 0.2}
+MPNET = {key: value for key, value in ROBERTA.items() if key != "type_vocab_size"}
 XLNET = {"vocab_size": 23, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "dropout": 0.2, "pad_token_id": 0}
 T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
 T5 |= {
@@ -202,6 +203,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "albert sequence": (hf.AlbertForSequenceClassification, {**ALBERT, **NAMED, "hidden_act": "gelu"}),
     "albert token": (hf.AlbertForTokenClassification, {**ALBERT, **NAMED, "num_hidden_layers": 1}),
     "albert span": (hf.AlbertForQuestionAnswering, {**ALBERT, "bos_token_id": None}),
+    "mpnet": (hf.MPNetModel, MPNET),
+    "mpnet masked": (hf.MPNetForMaskedLM, {**MPNET, "layer_norm_eps": 1e-3}),
+    "mpnet sequence": (hf.MPNetForSequenceClassification, {**MPNET, **NAMED}),
+    "mpnet token": (hf.MPNetForTokenClassification, {**MPNET, **NAMED, "hidden_act": "relu"}),
+    "mpnet span": (hf.MPNetForQuestionAnswering, MPNET),
     "xlnet": (hf.XLNetModel, {**XLNET, "clamp_len": 2, "mem_len": None}),
     "xlnet language-model": (hf.XLNetLMHeadModel, {**XLNET, "ff_activation": "relu", "eos_token_id": [2, 3]}),
     "xlnet untied": (hf.XLNetLMHeadModel, {**XLNET, "tie_word_embeddings": False, "layer_norm_eps": 1e-3}),

@@ -88,6 +88,20 @@ def test_bert_and_distilbert(model: str, config: dict[str, Any], folder: Make, t
     assert ("token_type_ids" in ours.config["model_input_names"]) == (model != "distilbert")
 
 
+def test_mpnet(folder: Make, tmp_path: Path) -> None:
+    names = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<mask>": "[MASK]"}
+    vocabulary = word_pieces(True)["vocab.txt"]
+    for new, old in names.items():
+        vocabulary = vocabulary.replace(old, new)
+    from tokenizers import AddedToken
+
+    files = folder({"vocab.txt": vocabulary, "config.json": {"model_type": "mpnet"}})
+    ours = here_and_saved(files, tmp_path, WITH_NAMES, mask_token=AddedToken("<mask>", lstrip=True))
+    pieces = [ours.pieces([one])[0] for one in (ours.start, ours.end, ours.pad, ours.unknown, ours.mask)]
+    assert pieces == ["<s>", "</s>", "<pad>", "[UNK]", "<mask>"]
+    assert ours.template(pair=True).join([7], [8])[1] == [0] * 6
+
+
 def test_older_files_of_a_model_are_its_tokenizer_json(shared_data: Callable[[str], Path], folder: Make) -> None:
     released = shared_data("weights/minilm-l6")
     names = ("vocab.txt", "tokenizer_config.json", "config.json", "special_tokens_map.json")

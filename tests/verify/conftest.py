@@ -45,6 +45,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24} | NAMED,
     ),
     "albert": ("AlbertForMaskedLM", COMMON | {"embedding_size": 8}),
+    "mpnet": ("MPNetForTokenClassification", COMMON | NAMED),
     "electra": ("ElectraForMaskedLM", COMMON | {"embedding_size": 8}),
     "electra's discriminator": ("ElectraForPreTraining", COMMON | {"embedding_size": 8}),
     "deberta": ("DebertaV2ForMaskedLM", COMMON | DEBERTA),

@@ -176,7 +176,8 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     if attention.relative is not None and any(removed_heads[path] for path in self_attentions):
         _check_shared_positions(name, stack, attention.relative)
     group_size, size = attention.heads // attention.kv_heads, attention.head_dim
-    one_table = self_attentions if isinstance(stack.position, Relative) else []
+    tables = [path for path, part in stack.position.named_modules() if isinstance(part, Relative)]  # by head
+    one_table = self_attentions if tables else []
     heads = remaining_heads(removed_heads, attention.heads, attention.kv_heads, one_table, pad=pad)
     units = remaining_units(removed_units, unit_count, pad=pad)
     if isinstance(stack.position, Alibi):
@@ -204,8 +205,11 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
         rows = torch.tensor(numbers)
         remaining |= {f"{path}.up": (0, rows), f"{path}.gate": (0, rows), f"{path}.down": (1, rows)}
         silent[f"{path}.down"] = _head_rows([i for i, n in enumerate(numbers) if n in removed_units[path]], 1)
-    if one_table:
-        remaining[f"{name}.position.table"] = 1, torch.tensor(heads.numbers[self_attentions[0]])
+    for table in tables:
+        remaining[".".join(filter(None, (name, "position", table, "table")))] = (
+            1,
+            torch.tensor(heads.numbers[self_attentions[0]]),
+        )
     head_count = len(heads.numbers[self_attentions[0]])
     config = replace(
         config,

@@ -51,6 +51,7 @@ from heedful.layers.norm import Identity, LayerNorm, RMSNorm
 from heedful.layers.position import (
     Alibi,
     Learned,
+    LearnedRelative,
     PositionEncoding,
     PositionScheme,
     Relative,
@@ -62,7 +63,7 @@ from heedful.layers.relative import SharedTerms
 from heedful.stack import ALL_TOKENS, Stack, StackInput, block_arguments, stack_embedding
 
 StepCache = Cache | StaticCache | SlotCache
-POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
+POSITIONS = (PositionScheme, Sinusoidal, Learned, LearnedRelative, Rotary, Alibi, Relative)
 PROMPT_ROWS = 64  # compiled kernels that are the fastest up to so many rows read prompts too
 STREAM = 0  # offset of the residual stream, the first buffer
 WITHOUT_BIAS = (PositionScheme, Sinusoidal, Learned, Rotary)

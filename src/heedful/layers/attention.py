@@ -146,7 +146,9 @@ class Attention(nn.Module):
             relative=None if cross else relative_layer_of(config),
         )
         if not cross:
-            has_position = not isinstance(config.position, NoPosition | SinusoidalPosition | LearnedPosition)
+            position = config.position
+            has_position = not isinstance(position, NoPosition | SinusoidalPosition | LearnedPosition)
+            has_position |= isinstance(position, LearnedPosition) and position.buckets > 0
             attention.without_stack = WithoutStack(config.causal, config.window is not None, has_position)
         return attention
 

@@ -367,6 +367,23 @@ class Relative(PositionScheme):
         return PositionBias(self.table(self.bucket(distance)).permute(0, 3, 1, 2))
 
 
+class LearnedRelative(Learned):
+    """Learned rows, added to the embeddings, and the bias of ``Relative`` on the scores: MPNet. Song et al. 2020.
+
+    >>> p = torch.arange(5)[None]
+    >>> LearnedRelative(8, Relative(heads=4), length=10).prepare(p, p).bias.shape
+    torch.Size([1, 4, 5, 5])
+    """
+
+    def __init__(self, dim: int, relative: Relative, *, length: int, offset: int = 0) -> None:
+        super().__init__(dim, length=length, offset=offset)
+        self.relative = relative
+
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Returns the bias (B or 1, H, T, S)."""
+        return self.relative.prepare(queries, keys)
+
+
 def distance_range(queries: Tensor, keys: Tensor) -> tuple[int, int]:
     """Returns bounds of query − key position for queries (B, T) that are the last of the keys (B, S).
 
@@ -510,17 +527,25 @@ def position_of(config: StackConfig) -> PositionScheme:
     return _BUILDERS[type(config.position)](config, config.position, head_dim)
 
 
+def _relative(stack: StackConfig, p: RelativePosition | LearnedPosition) -> Relative:
+    return Relative(stack.heads, buckets=p.buckets, max_distance=p.max_distance, both_ways=not stack.causal)
+
+
+def _learned(stack: StackConfig, p: LearnedPosition) -> Learned:
+    if p.buckets:
+        return LearnedRelative(stack.width, _relative(stack, p), length=p.length, offset=p.offset)
+    return Learned(stack.width, length=p.length, offset=p.offset)
+
+
 SCHEMES: dict[str, Callable[[StackConfig], PositionScheme]] = {}  # registered schemes
 _BUILDERS = {
     NoPosition: lambda stack, p, head_dim: PositionScheme(),
     SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.width, order=p.order, base=p.base, offset=p.offset),
-    LearnedPosition: lambda stack, p, _: Learned(stack.width, length=p.length, offset=p.offset),
+    LearnedPosition: lambda stack, p, _: _learned(stack, p),
     RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),
     AlibiPosition: lambda stack, p, _: Alibi(stack.heads),
     CustomPosition: lambda stack, p, _: SCHEMES[p.scheme](stack),
-    RelativePosition: lambda stack, p, _: Relative(
-        stack.heads, buckets=p.buckets, max_distance=p.max_distance, both_ways=not stack.causal
-    ),
+    RelativePosition: lambda stack, p, _: _relative(stack, p),
     ShawPosition: lambda stack, p, _: Shaw(p),
     TransformerXLPosition: lambda stack, p, head_dim: TransformerXL(p, stack.dim, stack.heads, head_dim),
     DisentangledPosition: lambda stack, p, _: Disentangled(p, stack.dim, stack.norm_eps),

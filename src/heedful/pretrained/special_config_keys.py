@@ -369,20 +369,25 @@ class TermsKey(ConfigKey):
 
 @dataclass(frozen=True)
 class PositionRowsKey(ConfigKey):
-    """Key of RoBERTa's positions, of which the first is the table's row after the padding token's id."""
+    """Key of RoBERTa's positions, of which the first is the table's row after the padding token's id.
+
+    In MPNet it is always the row ``first``.
+    """
 
     hub_name: str = "max_position_embeddings"
     ours: str = "encoder.position"
     default: int = 512
+    first: int | None = None
 
     def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our offset and length from ``max_position_embeddings``, which counts all rows of the table."""
-        rows, offset = checked(self.hub_name, hub.get(self.hub_name, self.default), 1), (ours["special.pad"] or 0) + 1
+        rows = checked(self.hub_name, hub.get(self.hub_name, self.default), 1)
+        offset = (ours["special.pad"] or 0) + 1 if self.first is None else self.first
         ours[f"{self.ours}.offset"], ours[f"{self.ours}.length"] = offset, rows - offset
 
     def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets ``max_position_embeddings`` to the number of all rows of the table."""
-        if f"{self.ours}.offset" not in ours:
+        if f"{self.ours}.offset" not in ours or f"{self.ours}.length" not in ours:
             raise Inexpressible(self.ours)
         hub[self.hub_name] = ours[f"{self.ours}.offset"] + ours[f"{self.ours}.length"]
 

@@ -2,7 +2,7 @@
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
 Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et
-al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020).
+al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020).
 """
 
 from __future__ import annotations
@@ -95,6 +95,12 @@ def _bert(inputs: list[str]) -> TokenizerType:
     )
 
 
+_MPNET = replace(
+    _bert(TEXT),
+    special={**_FAIRSEQ_NAMES, "unk_token": "[UNK]"},
+    single=_ROBERTA.single,
+    pair=_ROBERTA.pair,
+)
 _DEBERTA = TokenizerType(
     files=(("spm.model",),),
     layout="cased-pieces",
@@ -169,6 +175,7 @@ TOKENIZER_TYPES = {
     "bert": _bert(SEGMENTS),
     "distilbert": _bert(TEXT),
     "electra": _bert(SEGMENTS),
+    "mpnet": _MPNET,
     "t5": _T5,
     "llama": _LLAMA,
     "mistral": _LLAMA,
@@ -187,6 +194,7 @@ CLASSES = {
     "BertTokenizer": "bert",
     "DistilBertTokenizer": "distilbert",
     "ElectraTokenizer": "electra",
+    "MPNetTokenizer": "mpnet",
     "T5Tokenizer": "t5",
     "LlamaTokenizer": "llama",
     "MarianTokenizer": "marian",
