@@ -379,7 +379,7 @@ class StackConfig(Config):
     2020, section 3.1); None: there is no map."""
     activation: Activation = "gelu"  #: of the feed-forward network
     gated: bool = False  #: a gated feed-forward network (Shazeer 2020)
-    attention_bias: Literal["all", "qkv", "out", "none"] = "all"  #: the projections that have a bias
+    attention_bias: Literal["all", "all-but-key", "qkv", "out", "none"] = "all"  #: the projections that have a bias
     ff_bias: bool = True  #: the linear maps of the feed-forward network have a bias
     scale: Literal["sqrt", "none"] = "sqrt"  #: scores are divided by √head_dim, or not (T5)
     qk_norm: Literal["head", "none"] = "none"  #: an RMS norm on the queries and keys of each head (Qwen3)

@@ -307,6 +307,16 @@ def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | N
     return EncoderConfig(embedding=EmbeddingConfig(vocab_size=128100), encoder=stack, special=SpecialTokens(pad=0))
 
 
+def deberta_v1(dim: int, depth: int, heads: int) -> EncoderConfig:
+    """Returns the configuration of the first DeBERTa (He et al. 2021) without a head.
+
+    Its position rows have projections of their own, and keys have no bias.
+    """
+    position = DisentangledPosition(length=512, projections="own")
+    stack = _post_norm_encoder(dim, depth, heads, norm_eps=1e-7, position=position, attention_bias="all-but-key")
+    return EncoderConfig(embedding=EmbeddingConfig(vocab_size=50265), encoder=stack, special=SpecialTokens(pad=0))
+
+
 def _post_norm_encoder(dim: int, depth: int, heads: int, **more: Any) -> StackConfig:
     """Returns BERT's stack: post-norm, a norm after the embedding, dropout of 0.1; ``more`` are further fields."""
     rates = DropoutRates(embedding=0.1, attention=0.1, residual=0.1)
@@ -471,6 +481,9 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "albert-xlarge": ("Lan et al. 2020, v2", 58_724_864, lambda: albert(2048, 24, 16)),
     "albert-xxlarge": ("Lan et al. 2020, v2", 222_595_584, lambda: albert(4096, 12, 64)),
     "mpnet-base": ("Song et al. 2020", 109_486_464, lambda: mpnet(768, 12, 12)),
+    "deberta-base": ("He et al. 2021", 138_601_728, lambda: deberta_v1(768, 12, 12)),
+    "deberta-large": ("He et al. 2021", 405_163_008, lambda: deberta_v1(1024, 24, 16)),
+    "deberta-xlarge": ("He et al. 2021", 757_804_032, lambda: deberta_v1(1024, 48, 16)),
     "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
     "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
     "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),

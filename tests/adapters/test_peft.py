@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
+from transformers.models.deberta import modeling_deberta
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
@@ -72,6 +73,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"task_type": "SEQ_CLS", "target_modules": ["q", "v"]},
         "query,value",
     ),
+    "deberta": (
+        hf.DebertaForSequenceClassification,
+        BERT | {"relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c"},
+        {"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "pooler"]},
+        "query,key,value",
+    ),
     "electra": (
         hf.ElectraForSequenceClassification,
         BERT | {"embedding_size": 8},
@@ -116,11 +123,25 @@ def random(model: torch.nn.Module, seed: int) -> None:
 def their_output(model: Any) -> torch.Tensor:
     inside = model.get_base_model() if isinstance(model, peft.PeftModel) else model
     inside.double().eval()
+    for part in inside.modules():
+        if hasattr(part, "variance_epsilon") and hasattr(part, "bias"):  # DeBERTa's norm, in float32 otherwise
+            part.forward = functools.partial(exactly, part)
     with torch.no_grad():
         if inside.main_input_name == "pixel_values":
             return inside(PIXELS.double()).logits
         more = {"decoder_input_ids": TARGET} if inside.config.is_encoder_decoder else {}
         return inside(input_ids=IDS, **more).logits
+
+
+def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.variance_epsilon)
+
+
+def score_scale(q: torch.Tensor, terms: int) -> torch.Tensor:
+    return torch.tensor(q.size(-1) * terms, dtype=torch.float64).sqrt()
+
+
+modeling_deberta.scaled_size_sqrt = score_scale
 
 
 @torch.no_grad()

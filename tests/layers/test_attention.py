@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.config import AlibiPosition, RotaryPosition, StackConfig
+from heedful.config import AlibiPosition, DisentangledPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
+from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
 from heedful.layers.attention import AttentionCache
 from heedful.layers.block import Block
@@ -313,3 +314,21 @@ def test_a_block_with_a_window_needs_a_mask() -> None:
     with pytest.raises(HeedfulError, match=r"window .* give mask"):
         block(torch.randn(1, 3, 16))
     assert block(torch.randn(1, 3, 16), mask="causal").shape == (1, 3, 16)
+
+
+def test_keys_without_a_bias() -> None:
+    """Queries, values and the output have one: in plain PyTorch, and with the three projections in one product."""
+    own = double(Attention(12, heads=3, bias="all-but-key"))
+    assert [part.bias is None for part in (own.query, own.key, own.value, own.out)] == [False, True, False, False]
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    q, k, v = (part(x).unflatten(-1, (3, 4)).transpose(1, 2) for part in (own.query, own.key, own.value))
+    assert torch.equal(own.key(x), x @ own.key.weight.T)
+    y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    assert_close(own(x), y @ own.out.weight.T + own.out.bias, "layer")
+    assert_close(FusedAttention(own, plain_linear)(x), own(x), "layer")
+    stack = StackConfig(
+        dim=12, depth=1, heads=3, attention_bias="all-but-key", position=DisentangledPosition(projections="own")
+    )
+    relative = Attention.of(stack).relative
+    assert relative.key.bias is None
+    assert relative.query.bias is not None

@@ -37,6 +37,7 @@ NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta m
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
 NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")
+NAMES = (*NAMES, "deberta masked", "deberta sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
 NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another

@@ -19,6 +19,7 @@ import heedful
 from heedful import presets
 from heedful.pretrained import load, save
 from heedful.pretrained.model_types import MODEL_TYPES, express
+from heedful.pretrained.rules import SplitByHead
 
 
 @pytest.fixture
@@ -181,6 +182,7 @@ def test_generation_settings(tmp_path: Path) -> None:
 
 
 HOMES = {
+    "deberta": "deberta_v2",
     "deberta-v2": "deberta_v2",
     "vision-encoder-decoder": "vision_encoder_decoder",
     "mistral": "llama",
@@ -198,3 +200,18 @@ def test_families_are_data(name: str) -> None:
     )
     code = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.If, ast.IfExp, ast.For, ast.comprehension)
     assert not [node for node in ast.walk(tree) if isinstance(node, code)]
+
+
+def test_rows_are_split_by_head() -> None:
+    """The rows of query, key and value of the first head, then those of the second: there and back."""
+    rule = SplitByHead("both", ("q", "k", "v")).of(heedful.create(presets.bert(4, 1, 2)).config)
+    stored = {"both": torch.arange(12.0)[:, None]}
+    loaded: dict[str, torch.Tensor] = {}
+    rule.read(stored, loaded)
+    assert {name: rows.flatten().tolist() for name, rows in loaded.items()} == {
+        "q": [0, 1, 6, 7],
+        "k": [2, 3, 8, 9],
+        "v": [4, 5, 10, 11],
+    }
+    rule.write(loaded, stored)
+    assert stored["both"].flatten().tolist() == list(range(12))

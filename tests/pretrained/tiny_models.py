@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
 from transformers.models.xlnet import modeling_xlnet
@@ -60,6 +61,8 @@ DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd
 DEBERTA |= {"position_buckets": 4, "layer_norm_eps": 1e-7}
 ELECTRA = {**BERT, "embedding_size": 8}
 ALBERT = {**ELECTRA, "num_hidden_layers": 3, "classifier_dropout_prob": 0.2}
+DEBERTA_V1 = {**BERT, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False}
+DEBERTA_V1 |= {"pos_att_type": ["p2c", "c2p"], "layer_norm_eps": 1e-7}
 MPNET = {key: value for key, value in ROBERTA.items() if key != "type_vocab_size"}
 XLNET = {"vocab_size": 23, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "dropout": 0.2, "pad_token_id": 0}
 T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
@@ -208,6 +211,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mpnet sequence": (hf.MPNetForSequenceClassification, {**MPNET, **NAMED}),
     "mpnet token": (hf.MPNetForTokenClassification, {**MPNET, **NAMED, "hidden_act": "relu"}),
     "mpnet span": (hf.MPNetForQuestionAnswering, MPNET),
+    "deberta": (hf.DebertaModel, DEBERTA_V1),
+    "deberta masked": (hf.DebertaForMaskedLM, {**DEBERTA_V1, "hidden_act": "relu", "pos_att_type": ["c2p"]}),
+    "deberta masked new": (hf.DebertaForMaskedLM, {**DEBERTA_V1, "legacy": False, "pos_att_type": ["p2c"]}),
+    "deberta sequence": (hf.DebertaForSequenceClassification, {**DEBERTA_V1, **NAMED, "cls_dropout": 0.4}),
+    "deberta token": (hf.DebertaForTokenClassification, {**DEBERTA_V1, **NAMED, "max_relative_positions": 3}),
+    "deberta span": (hf.DebertaForQuestionAnswering, {**DEBERTA_V1, "type_vocab_size": 2, "pos_att_type": []}),
     "xlnet": (hf.XLNetModel, {**XLNET, "clamp_len": 2, "mem_len": None}),
     "xlnet language-model": (hf.XLNetLMHeadModel, {**XLNET, "ff_activation": "relu", "eos_token_id": [2, 3]}),
     "xlnet untied": (hf.XLNetLMHeadModel, {**XLNET, "tie_word_embeddings": False, "layer_norm_eps": 1e-3}),
@@ -299,7 +308,9 @@ def write(case: str, folder: Path) -> None:
 
 
 def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
-    """The RMS norm of their model in the precision of ``x``: theirs rounds to float32, whatever comes in."""
+    """The norm of their model in the precision of ``x``: theirs rounds to float32, whatever comes in."""
+    if hasattr(norm, "bias"):  # DeBERTa's layer norm
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.variance_epsilon)
     return norm.weight * x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
 
 
@@ -323,6 +334,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+    modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
     modeling_gpt_neo.torch = Exact() if dtype == torch.float64 else torch  # whose scores are float32 otherwise

@@ -88,6 +88,23 @@ def test_bert_and_distilbert(model: str, config: dict[str, Any], folder: Make, t
     assert ("token_type_ids" in ours.config["model_input_names"]) == (model != "distilbert")
 
 
+def test_deberta(folder: Make, tmp_path: Path) -> None:
+    """As the released model's: the class of `transformers` 5 puts two [SEP] between texts, all of one segment."""
+    names = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+    files = folder(byte_level(*names) | {"config.json": {"model_type": "deberta"}})
+    ours = Tokenizer.load(files)
+    ours.save(tmp_path)
+    transformers = pytest.importorskip("transformers")
+    plain = [line for line in WITH_NAMES if "[MASK]" not in line]
+    theirs = transformers.DebertaTokenizer.from_pretrained(files)(plain)["input_ids"]
+    assert [ours.template().join(row)[0] for row in ours.encode(plain)] == theirs
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)("a", "b")
+    assert (again["input_ids"], again["token_type_ids"]) == ours.template(pair=True).join(*ours.encode(["a", "b"]))
+    assert ours.pieces(ours.encode(["a [MASK]"])[0]) == ["a", "[MASK]"]
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (0, 2, 1, 3, 4)
+    assert ours.template(pair=True).join([7], [8]) == ([0, 7, 2, 8, 2], [0, 0, 0, 1, 1])
+
+
 def test_mpnet(folder: Make, tmp_path: Path) -> None:
     names = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<mask>": "[MASK]"}
     vocabulary = word_pieces(True)["vocab.txt"]

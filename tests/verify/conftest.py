@@ -46,6 +46,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "albert": ("AlbertForMaskedLM", COMMON | {"embedding_size": 8}),
     "mpnet": ("MPNetForTokenClassification", COMMON | NAMED),
+    "deberta v1": (
+        "DebertaForMaskedLM",
+        COMMON | {"relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c"},
+    ),
     "electra": ("ElectraForMaskedLM", COMMON | {"embedding_size": 8}),
     "electra's discriminator": ("ElectraForPreTraining", COMMON | {"embedding_size": 8}),
     "deberta": ("DebertaV2ForMaskedLM", COMMON | DEBERTA),

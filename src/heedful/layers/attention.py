@@ -24,7 +24,13 @@ from heedful.layers.row_layout import BATCH, AttendWithTerms, RowLayout
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
 ATTENTIONS: dict[str, Attend] = {}  # registered attention functions
-BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
+BIASES = {  # of queries and values, of keys, of the output
+    "all": (True, True, True),
+    "all-but-key": (True, False, True),
+    "qkv": (True, True, False),
+    "out": (False, False, True),
+    "none": (False, False, False),
+}
 
 
 class AttentionCache:
@@ -59,7 +65,7 @@ class Attention(nn.Module):
         heads: query heads.
         kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
         head_dim: size of a head; default dim / heads.
-        bias: which projections have a bias: "all", "qkv", "out", "none".
+        bias: which projections have a bias: "all", "all-but-key", "qkv", "out", "none".
         scale: "sqrt", or "none" for unscaled scores (T5).
         qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
         norm_eps: epsilon of that norm.
@@ -110,10 +116,10 @@ class Attention(nn.Module):
             raise HeedfulError(
                 f"{heads} heads cannot share {self.kv_heads} key-value heads evenly; give kv_heads that divides {heads}"
             )
-        qkv_bias, out_bias = lookup(BIASES, bias, "attention bias")
-        self.query = Linear(dim, self.heads * self.head_dim, bias=qkv_bias)
-        self.key = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
-        self.value = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
+        qv_bias, key_bias, out_bias = lookup(BIASES, bias, "attention bias")
+        self.query = Linear(dim, self.heads * self.head_dim, bias=qv_bias)
+        self.key = Linear(dim, self.kv_heads * self.head_dim, bias=key_bias)
+        self.value = Linear(dim, self.kv_heads * self.head_dim, bias=qv_bias)
         self.out = Linear(self.heads * self.head_dim, dim, bias=out_bias)
         self.query_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()
         self.key_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()

@@ -382,15 +382,24 @@ class DisentangledLayer(RelativeLayer[Tensor]):
         heads: H.
         head_dim: E.
         dropout: probability on the rows in training.
+        key_bias: an own projection to keys has a bias, as that to queries (v2), or none (v1).
     """
 
-    def __init__(self, config: DisentangledPosition, dim: int, heads: int, head_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        config: DisentangledPosition,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        key_bias: bool = True,
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.has_c2p, self.has_p2c = config.terms in ("both", "c2p"), config.terms in ("both", "p2c")
         self.score_terms = 1 + self.has_c2p + self.has_p2c
         own = config.projections == "own"
-        self.key = Linear(dim, heads * head_dim) if own and self.has_c2p else None
+        self.key = Linear(dim, heads * head_dim, bias=key_bias) if own and self.has_c2p else None
         self.query = Linear(dim, heads * head_dim) if own and self.has_p2c else None
         self.shares = not own
         self.dropout = Dropout(dropout)
@@ -413,7 +422,7 @@ _BUILDERS: dict[type, Callable[[StackConfig, Any, int], RelativeLayer[Any]]] = {
     ShawPosition: lambda stack, p, head_dim: ShawLayer(p, stack.heads, head_dim),
     TransformerXLPosition: lambda stack, p, head_dim: TransformerXLLayer(p, stack.dim, stack.heads, head_dim),
     DisentangledPosition: lambda stack, p, head_dim: DisentangledLayer(
-        p, stack.dim, stack.heads, head_dim, stack.dropout.embedding
+        p, stack.dim, stack.heads, head_dim, stack.dropout.embedding, stack.attention_bias != "all-but-key"
     ),
 }
 

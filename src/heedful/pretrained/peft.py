@@ -51,6 +51,7 @@ from heedful.pretrained.peft_names import (
     modules,
     peft_module,
     renamed,
+    split_rule,
     transposed,
     without_peft_prefix,
 )
@@ -170,7 +171,9 @@ def _lora_pairs(
         elif maps:
             dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
             a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
-            pairs |= {path: (a, part.clone()) for path, part in zip(parts, b.chunk(len(parts)), strict=True)}
+            rule = split_rule(parts[0], model_type, architecture)
+            rows = (b,) if rule is None else rule.of(model.config).parts(b)
+            pairs |= {path: (a, part.clone()) for path, part in zip(parts, rows, strict=True)}
     problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
     if any(problems.values()):
         raise HeedfulError("; ".join(f"{problem}: {first_few(names)}" for problem, names in problems.items() if names))
@@ -248,7 +251,8 @@ def adapter_files(
                 "heedful.adapters.add_adapter"
             )
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
-        tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
+        rule, rows = split_rule(parts[0], model_type, architecture), [low[path].lora_b for path in parts]
+        tensors[PREFIX + name + LORA_B] = rows[0] if rule is None else rule.of(model.config).whole(rows)
     state = saved_tensors(model)
     whole = model_type.tensors_out({name: state[name] for name in adapter.whole}, architecture)
     others = {

@@ -145,7 +145,9 @@ def _content(
         files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, folder)
         shards = {ADAPTER_WEIGHTS: tensors}
     elif not isinstance(model, Ensemble):
-        shards, index = _split(model_type.tensors_out(_untied(model) | unused_pooler, architecture), shard_bytes)
+        shards, index = _split(
+            model_type.tensors_out(_untied(model) | unused_pooler, architecture, model.config), shard_bytes
+        )
         files |= {INDEX: index} if len(shards) > 1 else {}
     files[HEEDFUL_JSON] = {
         "layout": model_type.name,

@@ -109,6 +109,13 @@ _DEBERTA = TokenizerType(
     pair=_bert(SEGMENTS).pair,
     defaults={"model_input_names": SEGMENTS, "do_lower_case": False, "split_by_punct": False},
 )
+_DEBERTA_V1 = replace(
+    _DEBERTA,
+    files=_ROBERTA.files,
+    layout="byte-level",
+    special={**_DEBERTA.special, "mask_token": {"content": "[MASK]", "lstrip": True}},
+    defaults={"model_input_names": SEGMENTS},
+)
 _XLNET = TokenizerType(
     files=(("spiece.model",),),
     layout="unaccented-pieces",
@@ -182,6 +189,7 @@ TOKENIZER_TYPES = {
     "marian": _MARIAN,
     "xlm-roberta": _XLM_ROBERTA,
     "camembert": _CAMEMBERT,
+    "deberta": _DEBERTA_V1,
     "deberta-v2": _DEBERTA,
     "xlnet": _XLNET,
     "albert": _ALBERT,
@@ -200,6 +208,7 @@ CLASSES = {
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
+    "DebertaTokenizer": "deberta",
     "DebertaV2Tokenizer": "deberta-v2",
     "XLNetTokenizer": "xlnet",
     "AlbertTokenizer": "albert",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.config import (
     AlibiPosition,
@@ -79,8 +79,8 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
     if dtype == torch.float64:
         model.to(dtype)  # whatever the dtype, XLNet makes its attention's parameters in float32
         for part in model.modules():
-            if hasattr(part, "variance_epsilon"):  # their RMS norm always computes in float32
-                part.register_forward_hook(_rms_norm)
+            if hasattr(part, "variance_epsilon"):  # their own norms always compute in float32
+                part.register_forward_hook(_layer_norm if hasattr(part, "bias") else _rms_norm)
             module: Any = sys.modules[type(part).__module__]
             if hasattr(module, "scaled_size_sqrt"):  # DeBERTa's scale of the scores is float32 too
                 module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
@@ -112,6 +112,11 @@ def class_of(folder: Path) -> str:
 def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     (x,) = inputs
     return part.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon)
+
+
+def _layer_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    (x,) = inputs
+    return nn.functional.layer_norm(x, x.shape[-1:], part.weight, part.bias, part.variance_epsilon)
 
 
 def _score_scale(q: Tensor, terms: int) -> Tensor:

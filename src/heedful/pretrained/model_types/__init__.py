@@ -13,7 +13,7 @@ from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.albert import ALBERT
 from heedful.pretrained.model_types.bart import BART
 from heedful.pretrained.model_types.bert import BERT
-from heedful.pretrained.model_types.deberta_v2 import DEBERTA_V2
+from heedful.pretrained.model_types.deberta_v2 import DEBERTA, DEBERTA_V2
 from heedful.pretrained.model_types.deit import DEIT
 from heedful.pretrained.model_types.distilbert import DISTILBERT
 from heedful.pretrained.model_types.electra import ELECTRA
@@ -31,7 +31,7 @@ from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
@@ -53,13 +53,15 @@ class OwnLayout(ModelType):
         ours = {k: v for k, v in hub.items() if k not in others}
         return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
 
-    def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
+    def tensors_in(
+        self, stored: Tensors, architecture: Architecture, head: bool = True, config: ModelConfig | None = None
+    ) -> Tensors:
         """Returns all tensors, unchanged."""
         loaded = dict(stored)
         stored.clear()
         return loaded
 
-    def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
+    def tensors_out(self, ours: Tensors, architecture: Architecture, config: ModelConfig | None = None) -> Tensors:
         """Returns all tensors, unchanged."""
         return ours
 

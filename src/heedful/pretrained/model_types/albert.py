@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.pretrained.config_keys import (
     ACTIVATIONS,
+    AnyConfigKey,
     ConfigKey,
     LabelKeys,
     StoredTensor,
@@ -23,7 +24,7 @@ LABEL_KEYS = (
     LabelKeys("id2label", "head.labels", 2),
     ConfigKey("classifier_dropout_prob", "head.dropout", 0.1),
 )
-MASKED_KEYS = (
+MASKED_KEYS: tuple[AnyConfigKey, ...] = (
     *required_values(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
     ConfigKey("hidden_act", "head.activation", ACTIVATION, ACTIVATIONS),
     ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),

@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3 (He et al. 2021, 2023): disentangled attention, post-norm, no absolute positions."""
+"""DeBERTa v1, v2 and v3 (He et al. 2021, 2023): disentangled attention, post-norm, no absolute positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heedful.pretrained.config_keys import (
     encoder_layer_keys,
     required_values,
 )
-from heedful.pretrained.model_type import Architecture, ModelType
+from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
 from heedful.pretrained.model_types.bert import (
     LAYER_OUTPUT_RULES,
     MASKED_HEAD,
@@ -19,7 +19,7 @@ from heedful.pretrained.model_types.bert import (
     OUR_BLOCK,
     THEIR_LAYER,
 )
-from heedful.pretrained.rules import Drop, Rename, Tie
+from heedful.pretrained.rules import Drop, Rename, SplitByHead, Tie
 from heedful.pretrained.special_config_keys import ConvolutionKeys, OptionalKey, RepeatedKey, SpanKey, TermsKey
 
 LABELS = LabelKeys("id2label", "head.labels", 2)
@@ -136,4 +136,49 @@ DEBERTA_V2 = ModelType(
             rules=(Rename("qa_outputs.{p}", "head.output.{p}"),),
         ),
     ),
+)
+
+SELF = THEIR_LAYER + ".attention.self"
+DEBERTA = ModelType(
+    name="deberta",
+    prefix=DEBERTA_V2.prefix,
+    unnamed="DebertaModel",
+    fixed={**DEBERTA_V2.fixed, "encoder.position.projections": "own", "encoder.attention_bias": "all-but-key"},
+    config_keys=(
+        ConfigKey("vocab_size", "embedding.vocab_size", 50265),
+        ConfigKey("type_vocab_size", "embedding.segments", 0, minimum=0),
+        *encoder_layer_keys(768, 12, 12, 3072, 1e-7),
+        ConfigKey("max_position_embeddings", "encoder.position.length", 512),
+        SpanKey("max_relative_positions", "encoder.position.max_distance", -1),
+        TermsKey("pos_att_type", "encoder.position.terms", None),
+        TokenIdKey("bos_token_id", "special.start", None),
+        TokenIdKey("eos_token_id", "special.end", None, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 0),
+        RepeatedKey("embedding_size", "encoder.dim"),
+        OnlyValue("relative_attention", True, False),
+        OnlyValue("position_biased_input", False, True),
+        *required_values(talking_head=False),
+    ),
+    rules=(
+        Drop("embeddings.position_ids"),
+        Drop("embeddings.position_embeddings.weight"),  # not read without position_biased_input
+        Rename("embeddings.word_embeddings.weight", "embedding.token.weight"),
+        Rename("embeddings.token_type_embeddings.weight", "embedding.segment.weight"),
+        Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
+        Rename("encoder.rel_embeddings.weight", "encoder.position.table.weight"),
+        SplitByHead(
+            SELF + ".in_proj.weight",
+            (
+                OUR_BLOCK + ".attention.query.weight",
+                OUR_BLOCK + ".attention.key.weight",
+                OUR_BLOCK + ".attention.value.weight",
+            ),
+        ),
+        Rename(SELF + ".q_bias", OUR_BLOCK + ".attention.query.bias"),
+        Rename(SELF + ".v_bias", OUR_BLOCK + ".attention.value.bias"),
+        Rename(SELF + ".pos_proj.weight", OUR_BLOCK + ".attention.relative.key.weight"),
+        Rename(SELF + ".pos_q_proj.{p}", OUR_BLOCK + ".attention.relative.query.{p}"),
+        *LAYER_OUTPUT_RULES,
+    ),
+    architectures=rename_architectures(DEBERTA_V2.architectures, "DebertaV2", "Deberta"),
 )
