@@ -54,6 +54,9 @@ PUBLISHED = {
     "t0-3b": 2_849_757_184,
     "t0": 11_135_332_352,
     "bart-base": 139_420_416,
+    "bart-large": 406_291_456,
+    "mbart-large-cc25": 610_851_840,
+    "mbart-large-50": 610_879_488,
     "vit-b/16": 86_567_656,
     "vit-b/32": 88_224_232,
     "vit-l/16": 304_326_632,
@@ -271,6 +274,24 @@ def bart(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
     )
 
 
+def mbart(c: heedful.config.EncoderDecoderConfig, name: str = "MBart") -> nn.Module:
+    import transformers
+
+    s = c.encoder
+    return getattr(transformers, f"{name}ForConditionalGeneration")(
+        getattr(transformers, f"{name}Config")(
+            vocab_size=c.source.vocab_size,
+            d_model=s.dim,
+            encoder_layers=s.depth,
+            decoder_layers=s.depth,
+            encoder_attention_heads=s.heads,
+            decoder_attention_heads=s.heads,
+            encoder_ffn_dim=s.ff_dim,
+            decoder_ffn_dim=s.ff_dim,
+        )
+    )
+
+
 def marian(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
     from transformers import MarianConfig, MarianMTModel
 
@@ -362,6 +383,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "t0": t5,
     "bart": bart,
     "marian": marian,
+    "mbart": mbart,
     "transformer": marian,
     "vit-gpt2": captioner,
     "captioner": captioner,

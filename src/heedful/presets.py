@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import (
+    Activation,
     Config,
     ConvolutionConfig,
     DecoderConfig,
@@ -26,6 +27,7 @@ from heedful.config import (
     ModelConfig,
     NoHead,
     PatchConfig,
+    Position,
     RelativePosition,
     RotaryPosition,
     SinusoidalPosition,
@@ -136,6 +138,35 @@ def bart(dim: int, depth: int, heads: int, vocab: int = 50265, length: int = 102
         encoder=stack(False),
         decoder=stack(True),
         special=SpecialTokens(pad=1, start=2, end=(2,)),
+    )
+
+
+def mbart(
+    dim: int,
+    depth: int,
+    heads: int,
+    ff_dim: int,
+    vocab: int,
+    activation: Activation = "gelu",
+    position: Position | None = None,
+    special: SpecialTokens | None = None,
+) -> EncoderDecoderConfig:
+    """Returns the configuration of an mBART (Liu et al. 2020): BART with pre-norm, final norms and scaled embeddings.
+
+    With a ``position`` of their own, M2M-100 (Fan et al. 2021) and Pegasus (Zhang et al. 2020) have no embedding norm.
+    """
+    config = bart(dim, depth, heads, vocab)
+
+    def stack(bart_stack: StackConfig) -> StackConfig:
+        own = {} if position is None else {"position": position, "embedding_norm": False}
+        return replace(bart_stack, ff_dim=ff_dim, activation=activation, placement="pre", **own)  # type: ignore[arg-type]  # a position and a truth value
+
+    return replace(
+        config,
+        source=EmbeddingConfig(vocab_size=vocab, scale="sqrt"),
+        encoder=stack(config.encoder),
+        decoder=stack(config.decoder),
+        special=special or config.special,
     )
 
 
@@ -421,6 +452,9 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "t0-3b": ("Sanh et al. 2022", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
     "t0": ("Sanh et al. 2022", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
     "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),
+    "bart-large": ("Lewis et al. 2020", 406_291_456, lambda: bart(1024, 12, 16)),
+    "mbart-large-cc25": ("Liu et al. 2020", 610_851_840, lambda: mbart(1024, 12, 16, 4096, 250027)),
+    "mbart-large-50": ("Tang et al. 2020", 610_879_488, lambda: mbart(1024, 12, 16, 4096, 250054)),
     "vit-gpt2": ("ViT-B/16 and GPT-2", 238_605_312, lambda: captioner(vit(768, 12, 12, 16), gpt2(768, 12, 12))),
     "captioner-micro": (
         "laptop",

@@ -99,6 +99,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj"]},
         "query,value",
     ),
+    "mbart": (
+        hf.MBartForConditionalGeneration,
+        MARIAN,
+        {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj"]},
+        "query,value",
+    ),
     "vit": (
         hf.ViTForImageClassification,
         VIT,

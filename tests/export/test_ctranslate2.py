@@ -72,6 +72,7 @@ CASES = {
     "marian, two vocabularies": pair(target=TARGET.vocab_size, **SINES),
     "t5": pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(scale="sqrt"), **T5),
     "bart": pair(head=LanguageHead(), **BART),
+    "mbart": pair(head=LanguageHead(), **{**BART, "placement": "pre"}),
 }
 
 

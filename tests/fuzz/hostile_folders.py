@@ -72,6 +72,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "distilbert": ("distilbert", "DistilBertForQuestionAnswering", DISTIL),
     "marian": ("marian", "MarianMTModel", BART | {"pad_token_id": 22, "decoder_start_token_id": 22}),
     "bart": ("bart", "BartForConditionalGeneration", BART),
+    "mbart": ("mbart", "MBartForConditionalGeneration", BART),
     "t5": ("t5", "T5ForConditionalGeneration", T5),
     "t5 gated": ("t5", "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu"}),
     "vit": ("vit", "ViTForImageClassification", VIT),

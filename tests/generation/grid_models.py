@@ -49,11 +49,12 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "t5": (hf.T5ForConditionalGeneration, T5),
     "bart": (hf.BartForConditionalGeneration, PAIR),
     "marian": (hf.MarianMTModel, {**PAIR, "scale_embedding": True, **APART}),
+    "mbart": (hf.MBartForConditionalGeneration, {**PAIR, "scale_embedding": True}),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
-SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4}
-TIED = {"t5": 0.3, "bart": 1.0}
-LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2}
+SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
+TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
+LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def both(family: str, seed: int = 0) -> Both:
             else:
                 tied = tensor is head and family in TIED
                 attends = (
-                    0.3 if "att" in name.lower() and family in ("bart", "marian") else 1.0
+                    0.3 if "att" in name.lower() and family in ("bart", "marian", "mbart") else 1.0
                 )  # else the source decides
                 tensor.copy_(noise * (TIED[family] if tied else SPREAD[family] * attends))
         head[list(ENDS)] *= LOUD[family]

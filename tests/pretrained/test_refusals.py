@@ -55,6 +55,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("t5", {"architectures": ["T5EncoderModel"]}, "the class 'T5EncoderModel' is not supported"),
     ("bart", {"normalize_before": True}, "normalize_before is True; only False"),
     ("bart", {"add_final_layer_norm": True}, "add_final_layer_norm is True"),
+    ("mbart", {"normalize_before": False}, "normalize_before is False; only True"),
     ("marian", {"static_position_embeddings": False}, "static_position_embeddings is False"),
     ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; it must be a number"),
     ("llama", {"is_causal": False}, "is_causal is False; only True"),

@@ -24,6 +24,7 @@ from heedful.pretrained import load
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 
+END = 2  # one in each row, at its end: classifiers of encoder-decoders read that place
 GPT2 = {
     "vocab_size": 23,
     "n_embd": 16,
@@ -74,6 +75,7 @@ T5 |= {
 }
 BART = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
+MBART = {**BART, "decoder_start_token_id": END, "scale_embedding": True}
 DEIT = {**VIT, "image_size": 12}
 
 CAPTIONER_DECODER = {**GPT2, "model_type": "gpt2", "n_embd": 24, "is_decoder": True, "add_cross_attention": True}
@@ -248,6 +250,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bart body": (hf.BartModel, BART),
     "bart sequence": (hf.BartForSequenceClassification, {**BART, **NAMED, "classifier_dropout": 0.3}),
     "bart span": (hf.BartForQuestionAnswering, BART),
+    "mbart": (hf.MBartForConditionalGeneration, MBART),
+    "mbart relu": (hf.MBartForConditionalGeneration, {**BART, "activation_function": "relu", "dropout": 0.3}),
+    "mbart body": (hf.MBartModel, MBART),
+    "mbart sequence": (
+        hf.MBartForSequenceClassification,
+        {**MBART, **NAMED, "pad_token_id": 0, "classifier_dropout": 0.3},
+    ),
+    "mbart span": (hf.MBartForQuestionAnswering, BART),
     "vit": (hf.ViTModel, VIT),
     "vit image": (hf.ViTForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
     "vit relu": (hf.ViTForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
@@ -272,7 +282,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ijepa image": (hf.IJepaForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
 }
 
-END = 2  # one in each row, at its end: classifiers of encoder-decoders read that place
 IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])

@@ -63,6 +63,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "MarianMTModel",
         PAIR | {"pad_token_id": 39, "decoder_start_token_id": 39, "eos_token_id": 0, "scale_embedding": True},
     ),
+    "mbart": ("MBartForConditionalGeneration", PAIR | {"decoder_start_token_id": 2}),
     "bert of two heads": ("BertForPreTraining", COMMON),
     "bart for sequences": ("BartForSequenceClassification", PAIR | NAMED),
     "t5 for sequences": ("T5ForSequenceClassification", T5 | NAMED),

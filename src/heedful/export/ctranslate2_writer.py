@@ -2,8 +2,8 @@
 
 Its reader of Marian models assumes a published model: the target begins with the padding token, which is embedded as
 zeros and is the last of a vocabulary that both sides share. A Marian model with its own start token or with two
-vocabularies is read by ``PlainLoader``, which does not assume this. ``PlainLoader`` also reads every BART model,
-because the engine's BART reader needs configuration keys that ``transformers`` no longer has.
+vocabularies is read by ``PlainLoader``, which does not assume this. ``PlainLoader`` also reads every BART model and
+its relatives, because the engine's BART reader needs configuration keys that ``transformers`` no longer has.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from heedful.text.tokenizer import TARGET_NAME
 from heedful.util.files import write as write_file
 from heedful.verify.reference import quiet_transformers
 
-# layouts that ``PlainLoader`` reads: classes of configuration and model, and whether embeddings are normalised
+# layouts that ``PlainLoader`` reads: classes of configuration and model
 PLAIN = {
-    "marian": ("MarianConfig", "MarianMTModel", False),
-    "bart": ("BartConfig", "BartForConditionalGeneration", True),
+    "marian": ("MarianConfig", "MarianMTModel"),
+    "bart": ("BartConfig", "BartForConditionalGeneration"),
+    "mbart": ("MBartConfig", "MBartForConditionalGeneration"),
 }
 # The converter has no error of its own for a model that it cannot read: which of these it is depends on where its
 # reader, which finds parts by their names, or the loading by ``transformers`` fails.
@@ -112,20 +113,22 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
     ):
         yield
         return
-    config_class, architecture, embedding_norm = PLAIN[layout]
+    config_class, architecture = PLAIN[layout]
+    stack = config.encoder
     target = Tokenizer.load(folder, TARGET_NAME) if (folder / f"{TARGET_NAME}.json").exists() else None
     target_size = config.tokens.vocab_size
 
     class PlainLoader(readers.BartLoader):
-        """Reader of Marian and BART models; start token, embeddings and vocabularies stay as in the folder."""
+        """Reader of BART models and their relatives; start token, embeddings and vocabularies stay as in the folder."""
 
         architecture_name = architecture
 
         def get_model_spec(self, model: Any) -> Any:
             """Returns BART's specification, after setting ``normalize_before`` and ``normalize_embedding``, which the
-            configuration of a Marian model does not have.
+            configurations of other models do not have.
             """
-            model.config.normalize_before, model.config.normalize_embedding = False, embedding_norm
+            model.config.normalize_before = stack.placement == "pre"
+            model.config.normalize_embedding = stack.embedding_norm
             return super().get_model_spec(model)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:

@@ -324,3 +324,31 @@ def encoder_layer_keys(
         ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", dropout),
         ConfigKey("initializer_range", "encoder.init_std", 0.02),
     )
+
+
+def pair_layer_keys(activation: str, vocab_size: int, attention_dropout: float) -> tuple[AnyConfigKey, ...]:
+    """Returns the config keys of BART's encoder and decoder, which several model types share, with a type's defaults.
+
+    A shared vocabulary has the key ``vocab_size``.
+    """
+    sides = ("encoder", "decoder")
+    return (
+        ConfigKey("vocab_size", "source.vocab_size", vocab_size),
+        ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 1024),
+        *(
+            ConfigKey(f"{side}_{key}", f"{side}.{ours}", default)
+            for side in sides
+            for key, ours, default in (
+                ("layers", "depth", 12),
+                ("attention_heads", "heads", 16),
+                ("ffn_dim", "ff_dim", 4096),
+            )
+        ),
+        ConfigKey("activation_function", ("encoder.activation", "decoder.activation"), activation, ACTIVATIONS),
+        ConfigKey(
+            "dropout", tuple(f"{side}.dropout.{site}" for side in sides for site in ("embedding", "residual")), 0.1
+        ),
+        ConfigKey("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), attention_dropout),
+        ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
+        ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
+    )

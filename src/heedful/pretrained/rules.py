@@ -346,6 +346,15 @@ def rename_rules(rules: Iterable[Rule], prefix: str, moved: Iterable[tuple[str, 
     return tuple(map(renamed, rules))
 
 
+def before_sublayers(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Returns the rules of a post-norm model for a pre-norm model with the same stored names."""
+    return tuple(
+        replace(rule, ours=rule.ours.replace("_residual.after.", "_residual.before."))
+        for rule in rules
+        if isinstance(rule, Rename)
+    )
+
+
 def _each(change: Callable[[str], str], names: str | tuple[str, ...]) -> Any:
     return change(names) if isinstance(names, str) else tuple(map(change, names))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from heedful.pretrained.config_keys import (
-    ACTIVATIONS,
     AnyConfigKey,
     ConfigKey,
     OnlyValue,
     StoredTensor,
     TokenIdKey,
     WrittenKey,
+    pair_layer_keys,
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -65,28 +65,7 @@ MARIAN = ModelType(
         "decoder.cross": True,
     },
     config_keys=(
-        ConfigKey("vocab_size", "source.vocab_size", 58101),
-        ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 1024),
-        ConfigKey("encoder_layers", "encoder.depth", 12),
-        ConfigKey("encoder_attention_heads", "encoder.heads", 16),
-        ConfigKey("encoder_ffn_dim", "encoder.ff_dim", 4096),
-        ConfigKey("decoder_layers", "decoder.depth", 12),
-        ConfigKey("decoder_attention_heads", "decoder.heads", 16),
-        ConfigKey("decoder_ffn_dim", "decoder.ff_dim", 4096),
-        ConfigKey("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
-        ConfigKey(
-            "dropout",
-            (
-                "encoder.dropout.embedding",
-                "encoder.dropout.residual",
-                "decoder.dropout.embedding",
-                "decoder.dropout.residual",
-            ),
-            0.1,
-        ),
-        ConfigKey("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
-        ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
-        ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
+        *pair_layer_keys("gelu", 58101, 0.0),
         TokenIdKey("decoder_start_token_id", "special.start", 58100, required=True),
         TokenIdKey("eos_token_id", "special.end", 0, several=True),
         TokenIdKey("pad_token_id", "special.pad", 58100),
