@@ -57,6 +57,17 @@ PUBLISHED = {
     "bart-large": 406_291_456,
     "mbart-large-cc25": 610_851_840,
     "mbart-large-50": 610_879_488,
+    "m2m100-418m": 483_905_536,
+    "m2m100-1.2b": 1_239_470_080,
+    "nllb-200-600m": 615_073_792,
+    "nllb-200-1.3b": 1_370_638_336,
+    "nllb-200-3.3b": 3_344_863_232,
+    "pegasus-large": 568_699_904,
+    "mt5-small": 300_176_768,
+    "mt5-base": 582_401_280,
+    "mt5-large": 1_229_581_312,
+    "mt5-xl": 3_742_619_648,
+    "mt5-xxl": 12_921_057_280,
     "vit-b/16": 86_567_656,
     "vit-b/32": 88_224_232,
     "vit-l/16": 304_326_632,
@@ -292,6 +303,14 @@ def mbart(c: heedful.config.EncoderDecoderConfig, name: str = "MBart") -> nn.Mod
     )
 
 
+def m2m_100(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
+    return mbart(c, "M2M100")
+
+
+def pegasus(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
+    return mbart(c, "Pegasus")
+
+
 def marian(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
     from transformers import MarianConfig, MarianMTModel
 
@@ -384,6 +403,10 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "bart": bart,
     "marian": marian,
     "mbart": mbart,
+    "m2m100": m2m_100,
+    "nllb": m2m_100,
+    "pegasus": pegasus,
+    "mt5": t5,
     "transformer": marian,
     "vit-gpt2": captioner,
     "captioner": captioner,

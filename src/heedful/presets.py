@@ -79,7 +79,9 @@ def transformer(
     )
 
 
-def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: bool = False) -> EncoderDecoderConfig:
+def t5(
+    dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: bool = False, vocab: int = 32128
+) -> EncoderDecoderConfig:
     """Returns the configuration of a T5 (Raffel et al. 2020): RMS pre-norm, relative positions, unscaled scores.
 
     With ``v1_1`` it is T5 1.1, whose feed-forward is gated and whose head is not tied.
@@ -106,7 +108,7 @@ def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: 
         )
 
     return EncoderDecoderConfig(
-        source=EmbeddingConfig(vocab_size=32128),
+        source=EmbeddingConfig(vocab_size=vocab),
         encoder=stack(False),
         decoder=stack(True),
         head=LanguageHead(tied=not v1_1, scale="none" if v1_1 else "sqrt"),
@@ -168,6 +170,12 @@ def mbart(
         decoder=stack(config.decoder),
         special=special or config.special,
     )
+
+
+def m2m_100(dim: int, depth: int, ff_dim: int, vocab: int) -> EncoderDecoderConfig:
+    """Returns the configuration of an M2M-100 (Fan et al. 2021) or NLLB-200 (NLLB team 2022), with 16 heads."""
+    sines = SinusoidalPosition(order="halves", base=10000.0 ** (dim / (dim - 2)), offset=2)
+    return mbart(dim, depth, 16, ff_dim, vocab, "relu", sines)
 
 
 def gpt2(
@@ -423,6 +431,7 @@ def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens 
 
 
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
+_PEGASUS, _SINES = SpecialTokens(pad=0, start=0, end=(1,)), SinusoidalPosition(order="halves")
 _STORY = SpecialTokens(start=1, end=(1, 2))
 _CAMEMBERT = SpecialTokens(pad=1, start=5, end=(6,))
 _NGRAMS = ConvolutionConfig(size=3, activation="gelu")
@@ -455,6 +464,21 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "bart-large": ("Lewis et al. 2020", 406_291_456, lambda: bart(1024, 12, 16)),
     "mbart-large-cc25": ("Liu et al. 2020", 610_851_840, lambda: mbart(1024, 12, 16, 4096, 250027)),
     "mbart-large-50": ("Tang et al. 2020", 610_879_488, lambda: mbart(1024, 12, 16, 4096, 250054)),
+    "m2m100-418m": ("Fan et al. 2021", 483_905_536, lambda: m2m_100(1024, 12, 4096, 128112)),
+    "m2m100-1.2b": ("Fan et al. 2021", 1_239_470_080, lambda: m2m_100(1024, 24, 8192, 128112)),
+    "nllb-200-600m": ("NLLB team 2022", 615_073_792, lambda: m2m_100(1024, 12, 4096, 256206)),
+    "nllb-200-1.3b": ("NLLB team 2022", 1_370_638_336, lambda: m2m_100(1024, 24, 8192, 256206)),
+    "nllb-200-3.3b": ("NLLB team 2022", 3_344_863_232, lambda: m2m_100(2048, 24, 8192, 256206)),
+    "pegasus-large": (
+        "Zhang et al. 2020",
+        568_699_904,
+        lambda: mbart(1024, 16, 16, 4096, 96103, "relu", _SINES, _PEGASUS),
+    ),
+    "mt5-small": ("Xue et al. 2021", 300_176_768, lambda: t5(512, 8, 6, 1024, v1_1=True, vocab=250112)),
+    "mt5-base": ("Xue et al. 2021", 582_401_280, lambda: t5(768, 12, 12, 2048, v1_1=True, vocab=250112)),
+    "mt5-large": ("Xue et al. 2021", 1_229_581_312, lambda: t5(1024, 24, 16, 2816, v1_1=True, vocab=250112)),
+    "mt5-xl": ("Xue et al. 2021", 3_742_619_648, lambda: t5(2048, 24, 32, 5120, v1_1=True, vocab=250112)),
+    "mt5-xxl": ("Xue et al. 2021", 12_921_057_280, lambda: t5(4096, 24, 64, 10240, v1_1=True, vocab=250112)),
     "vit-gpt2": ("ViT-B/16 and GPT-2", 238_605_312, lambda: captioner(vit(768, 12, 12, 16), gpt2(768, 12, 12))),
     "captioner-micro": (
         "laptop",

@@ -105,6 +105,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj"]},
         "query,value",
     ),
+    "pegasus": (
+        hf.PegasusForConditionalGeneration,
+        MARIAN,
+        {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj"]},
+        "query,value",
+    ),
+    "mt5": (hf.MT5ForConditionalGeneration, T5, {"task_type": "SEQ_2_SEQ_LM"}, "query,value"),
     "vit": (
         hf.ViTForImageClassification,
         VIT,
@@ -165,7 +172,11 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
-    for owner in (hf.models.llama.modeling_llama.LlamaRMSNorm, hf.models.t5.modeling_t5.T5LayerNorm):
+    for owner in (
+        hf.models.llama.modeling_llama.LlamaRMSNorm,
+        hf.models.t5.modeling_t5.T5LayerNorm,
+        hf.models.mt5.modeling_mt5.MT5LayerNorm,
+    ):
         monkeypatch.setattr(owner, "forward", forward)
 
 

@@ -19,6 +19,7 @@ from heedful.config import (
     ModelConfig,
     RelativePosition,
     RotaryPosition,
+    SinusoidalPosition,
     SpecialTokens,
     StackConfig,
 )
@@ -65,6 +66,7 @@ T5 |= {"position": RelativePosition(), "activation": "relu"}
 LLAMA = {"norm": "rms", "activation": "silu", "gated": True, "attention_bias": "none", "ff_bias": False}
 LLAMA |= {"position": RotaryPosition(), "kv_heads": 2}
 BART = {"placement": "post", "embedding_norm": True, "position": LearnedPosition(length=64, offset=2)}
+M2M = SinusoidalPosition(order="halves", base=10000 ** (32 / 30), offset=1)
 CASES = {
     "gpt2": decoder(position=LearnedPosition(length=64), activation="gelu_tanh"),
     "llama": decoder(**LLAMA),
@@ -73,6 +75,8 @@ CASES = {
     "t5": pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(scale="sqrt"), **T5),
     "bart": pair(head=LanguageHead(), **BART),
     "mbart": pair(head=LanguageHead(), **{**BART, "placement": "pre"}),
+    "m2m_100": pair(placement="pre", activation="relu", position=M2M),
+    "pegasus": pair(placement="pre", activation="relu", position=SinusoidalPosition(order="halves")),
 }
 
 
@@ -127,6 +131,18 @@ def test_the_engine_generates_what_we_do(case: str, tmp_path: Path) -> None:
     assert len({tuple(row) for row in wanted}) > 1
     assert run(tmp_path / "out", CASES[case]) == wanted
     assert (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_a_folder_of_mt5(tmp_path: Path) -> None:
+    """The engine has its own reader, which takes the folder as the layout that it has."""
+    pytest.importorskip("ctranslate2")
+    config = pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(), **T5)
+    folder = stored(randomised(config), tmp_path / "model")
+    named = json.loads((folder / "config.json").read_text())
+    named |= {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
+    (folder / "config.json").write_text(json.dumps(named))
+    assert export(folder, "ctranslate2", tmp_path / "out")["layout"] == "mt5"
+    assert run(tmp_path / "out", config) == ours(heedful.from_pretrained(folder))
 
 
 def test_a_marian_model_as_published(tmp_path: Path) -> None:

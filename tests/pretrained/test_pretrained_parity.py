@@ -13,7 +13,19 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
-from tiny_models import ALBERT, BERT, CASES, IDS, MARIAN, distance, masks, our_output, reference, their_output
+from tiny_models import (
+    ALBERT,
+    BERT,
+    CASES,
+    IDS,
+    MARIAN,
+    distance,
+    masks,
+    our_output,
+    reference,
+    their_output,
+    their_table,
+)
 
 import heedful
 from heedful import presets
@@ -66,6 +78,7 @@ def test_our_folders_open_strictly_in_transformers(case: str, stored: Path, tmp_
 SAID_OTHERWISE = {
     ("marian unscaled", "activation_function"),  # the same function by its newer name
     ("marian", "max_position_embeddings"),  # ours has no end
+    ("m2m_100", "max_position_embeddings"),
     ("t5 gated", "tie_word_embeddings"),  # their class takes it for "no scale" and forgets it
     ("distilbert", "sinusoidal_pos_embds"),  # how the stored rows began
 }
@@ -123,6 +136,29 @@ def test_older_files_with_copies_of_tied_weights_and_tables(case: str, tmp_path:
     state["lm_head.weight"][0, 0] += 1
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(heedful.HeedfulError, match=r"lm_head.weight are one tensor .* different values"):
+        load(tmp_path)
+
+
+def test_sinusoids_of_m2m_100(tmp_path: Path) -> None:
+    """Their own table, of powers in float32: position 0 has the row after the padding's."""
+    reference("m2m_100 silu").save_pretrained(tmp_path)
+    position = load(tmp_path).encoder.position
+    rows = position.embed(torch.zeros(1, 500, 16), torch.arange(500)[None])[0]
+    torch.testing.assert_close(rows, their_table(504, 16, 3)[4:], rtol=0, atol=1e-4)
+    assert position.offset == 4
+
+
+def test_pegasus_tables_may_be_absent_and_no_others(tmp_path: Path) -> None:
+    theirs = reference("pegasus")
+    theirs.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    name = "model.decoder.embed_positions.weight"
+    torch.save({key: tensor for key, tensor in state.items() if key != name}, tmp_path / "pytorch_model.bin")
+    with torch.no_grad():
+        assert distance(our_output(load(tmp_path), None), their_output(theirs, None, torch.float32), None) <= 1e-5
+    torch.save(state | {name: state[name] + 0.1}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(heedful.HeedfulError, match="decoder.embed_positions.weight is not the table of sinusoids"):
         load(tmp_path)
 
 
@@ -186,6 +222,7 @@ HOMES = {
     "deberta-v2": "deberta_v2",
     "vision-encoder-decoder": "vision_encoder_decoder",
     "mistral": "llama",
+    "mt5": "t5",
     "qwen2": "llama",
     "qwen3": "llama",
     "camembert": "roberta",

@@ -15,6 +15,7 @@ import transformers as hf
 from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
+from transformers.models.m2m_100 import modeling_m2m_100
 from transformers.models.xlnet import modeling_xlnet
 
 import heedful.models
@@ -76,6 +77,7 @@ T5 |= {
 BART = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
 MBART = {**BART, "decoder_start_token_id": END, "scale_embedding": True}
+M2M = {**BART, "decoder_start_token_id": END, "attention_dropout": 0.2}
 DEIT = {**VIT, "image_size": 12}
 
 CAPTIONER_DECODER = {**GPT2, "model_type": "gpt2", "n_embd": 24, "is_decoder": True, "add_cross_attention": True}
@@ -245,6 +247,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "t5 body": (hf.T5Model, {**T5, "feed_forward_proj": "gelu_new"}),
     "t5 sequence": (hf.T5ForSequenceClassification, {**T5, **NAMED, "classifier_dropout": 0.3}),
     "t5 span": (hf.T5ForQuestionAnswering, {**T5, "feed_forward_proj": "gated-relu"}),
+    "mt5": (hf.MT5ForConditionalGeneration, {**T5, "feed_forward_proj": "gated-gelu"}),
+    "mt5 relu": (hf.MT5ForConditionalGeneration, {**T5, "feed_forward_proj": "relu", "layer_norm_epsilon": 1e-3}),
+    "mt5 body": (hf.MT5Model, {**T5, "feed_forward_proj": "gated-silu"}),
+    "mt5 sequence": (hf.MT5ForSequenceClassification, {**T5, **NAMED, "classifier_dropout": 0.3}),
+    "mt5 span": (hf.MT5ForQuestionAnswering, T5),
     "bart": (hf.BartForConditionalGeneration, {**BART, "scale_embedding": True}),
     "bart relu": (hf.BartForConditionalGeneration, {**BART, "activation_function": "relu", "dropout": 0.3}),
     "bart body": (hf.BartModel, BART),
@@ -258,6 +265,15 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         {**MBART, **NAMED, "pad_token_id": 0, "classifier_dropout": 0.3},
     ),
     "mbart span": (hf.MBartForQuestionAnswering, BART),
+    "m2m_100": (hf.M2M100ForConditionalGeneration, M2M),
+    "m2m_100 silu": (
+        hf.M2M100ForConditionalGeneration,
+        {**M2M, "activation_function": "silu", "pad_token_id": 3, "scale_embedding": False, "dropout": 0.3},
+    ),
+    "m2m_100 body": (hf.M2M100Model, M2M),
+    "pegasus": (hf.PegasusForConditionalGeneration, {**BART, "scale_embedding": True}),
+    "pegasus relu": (hf.PegasusForConditionalGeneration, {**BART, "activation_function": "relu", "dropout": 0.3}),
+    "pegasus body": (hf.PegasusModel, BART),
     "vit": (hf.ViTModel, VIT),
     "vit image": (hf.ViTForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
     "vit relu": (hf.ViTForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
@@ -285,6 +301,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
+SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
 DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3")
 
 
@@ -296,7 +313,7 @@ def reference(case: str) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            computed = name.endswith("inv_freq") or (made is hf.MarianMTModel and "embed_positions" in name)
+            computed = name.endswith("inv_freq") or ("embed_positions" in name and made.__name__.startswith(SINUSOIDAL))
             if tensor.is_floating_point() and not computed:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
     return model.eval()
@@ -329,6 +346,19 @@ def sinusoids(positions: torch.Tensor, frequencies: torch.Tensor, rows: int | No
     exact = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = positions[:, None] * exact.float()
     return torch.cat((angle.sin(), angle.cos()), -1)[:, None].expand(-1, rows or 1, -1)
+
+
+def exact_table(rows: int, dim: int, padding: int | None = None) -> torch.Tensor:
+    """M2M-100's sinusoids rounded from float64: theirs are powers in float32, 1e-7 beside them."""
+    half = torch.arange(dim // 2, dtype=torch.float64)
+    angle = torch.arange(rows, dtype=torch.float64)[:, None] * 10000.0 ** (-half / (dim // 2 - 1))
+    table = torch.cat((angle.sin(), angle.cos()), -1)
+    table[padding] = 0
+    return table.float()
+
+
+their_table = modeling_m2m_100.M2M100SinusoidalPositionalEmbedding.get_embedding
+modeling_m2m_100.M2M100SinusoidalPositionalEmbedding.get_embedding = staticmethod(exact_table)
 
 
 class Exact:

@@ -30,6 +30,8 @@ PLAIN = {
     "marian": ("MarianConfig", "MarianMTModel"),
     "bart": ("BartConfig", "BartForConditionalGeneration"),
     "mbart": ("MBartConfig", "MBartForConditionalGeneration"),
+    "m2m_100": ("M2M100Config", "M2M100ForConditionalGeneration"),
+    "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration"),
 }
 # The converter has no error of its own for a model that it cannot read: which of these it is depends on where its
 # reader, which finds parts by their names, or the loading by ``transformers`` fails.
@@ -130,6 +132,13 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
             model.config.normalize_before = stack.placement == "pre"
             model.config.normalize_embedding = stack.embedding_norm
             return super().get_model_spec(model)
+
+        def set_position_encodings(self, spec: Any, module: Any) -> None:
+            """Sets the rows of the positions; M2M-100's begin after the row of the padding token."""
+            if hasattr(module, "weights"):
+                spec.encodings = module.weights[module.padding_idx + 1 :]
+            else:
+                super().set_position_encodings(spec, module)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
             """Returns the tokens in the order of their ids; an embedding row without a token gets a made-up name."""

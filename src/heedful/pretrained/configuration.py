@@ -16,6 +16,7 @@ from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head
 
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+OTHER_PADDING = "_pad_token_id"  # that of config.json, if generation_config.json has another
 ABOUT = ("_from_model_config", "transformers_version")  # keys of generation_config.json that are about the file
 # generation settings that config.json holds in folders from before 2023, which have no generation_config.json
 GENERATION_KEYS = (
@@ -46,6 +47,8 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for key in ABOUT:
         generation.pop(key, None)
     ids = {key: generation.pop(key, None) for key in IDS}
+    other = hub.get("pad_token_id") if ids["pad_token_id"] not in (None, hub.get("pad_token_id")) else None
+    ids |= {} if other is None else {OTHER_PADDING: other}
     return hub | {key: value for key, value in ids.items() if value is not None}, generation
 
 

@@ -328,6 +328,24 @@ class Drop(_OneTensorRule):
         return None
 
 
+@dataclass(frozen=True)
+class SinusoidTable(Rename):
+    """Rule for a table of sinusoids, all sines first, that is stored but computed; ``save`` makes it.
+
+    A file may lack it; a table of other values is refused.
+    """
+
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
+        """Removes the table from ``stored``; raises ``HeedfulError`` if it holds other values."""
+        from heedful.layers.position import sinusoid
+
+        table = stored.pop(self.hub_name, None)
+        if table is None:
+            return
+        if table.ndim != 2 or (table.cpu().float() - sinusoid(*table.shape, order="halves")).abs().max() > 0.01:
+            raise HeedfulError(f"{self.hub_name} is not the table of sinusoids that this layout computes; remove it")
+
+
 Rule = Rename | Split | Join | Tie | Drop
 
 

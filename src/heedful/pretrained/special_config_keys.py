@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from heedful.config import PatchConfig
+from heedful.config import DISTANCES, PatchConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import (
     ACTIVATIONS,
@@ -16,6 +16,7 @@ from heedful.pretrained.config_keys import (
     OnlyValue,
     StoredTensor,
     TokenIdKey,
+    WrittenKey,
     checked,
 )
 from heedful.pretrained.flat_config import Flat, nested
@@ -393,6 +394,57 @@ class PositionRowsKey(ConfigKey):
 
 
 @dataclass(frozen=True)
+class ShiftedSinusoidKey(ConfigKey):
+    """Padding token of M2M-100, whose sinusoids follow from its id and from the width D.
+
+    Position 0 has the row after the padding's id. Pair i turns by 10000^(−i / (D/2 − 1)) a position, so that the last
+    of the D/2 pairs has the wavelength 2π · 10000: our 2i/D with the base 10000^(D / (D − 2)).
+    """
+
+    hub_name: str = "pad_token_id"
+    ours: tuple[str, ...] = ("encoder.position", "decoder.position")
+    default: int = 1
+    minimum: int = 0
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our padding token, and offset and base of the sinusoids; raises ``HeedfulError`` if they have none."""
+        found: Flat = {}
+        super().read(hub, found, stored)
+        if (other := hub.get("_pad_token_id")) is not None:
+            raise HeedfulError(
+                f"pad_token_id is {other} in config.json, but {hub[self.hub_name]} in generation_config.json, and "
+                "positions follow from it; make them equal"
+            )
+        pad, dim = found[self.fields[0]], ours["encoder.dim"]
+        if dim % 2 or dim < 4:
+            raise HeedfulError(f"d_model is {dim}; the sinusoids need an even number, 4 or more")
+        if pad >= ours["source.vocab_size"]:
+            raise HeedfulError(f"{self.hub_name} is {pad}; it must be below vocab_size, {ours['source.vocab_size']}")
+        if pad == ours["special.start"]:
+            raise HeedfulError(f"decoder_start_token_id is {pad}, the padding token, which has no position")
+        ours["special.pad"] = pad
+        for position in self.fields:
+            ours[f"{position}.offset"], ours[f"{position}.base"] = pad + 1, 10000.0 ** (dim / (dim - 2))
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the padding token; offset and base are compared when the file is read back."""
+        if ours["special.pad"] is None:
+            raise Inexpressible("special.pad")
+        hub[self.hub_name] = ours["special.pad"]
+
+
+@dataclass(frozen=True)
+class StoredSinusoidKey(WrittenKey):
+    """Number of rows of Pegasus' sinusoids, whose table a file holds; the model computes more positions too."""
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Raises ``HeedfulError`` for a number of rows that no table has."""
+        rows = checked(self.hub_name, hub.get(self.hub_name, self.value), self.value)
+        if not 0 < rows <= DISTANCES:
+            raise HeedfulError(f"{self.hub_name} is {rows}; it must be 1 to {DISTANCES}")
+
+
+@dataclass(frozen=True)
 class OwnHeadKeys(StoredTensor):
     """Keys of T5's head, which may be tied to the embedding, and whose input may be scaled.
 
@@ -404,6 +456,7 @@ class OwnHeadKeys(StoredTensor):
     ours: tuple[str, ...] = ("head.tied", "head.scale")
     default: bool = False
     embedding: str = "shared.weight"
+    may_scale: bool = True  # False: mT5, which never scales, and whose ``tie_word_embeddings`` means nothing
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns True if the head is stored with other values than the embedding's."""
@@ -418,16 +471,17 @@ class OwnHeadKeys(StoredTensor):
 
     def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets whether our head is tied and scaled, from the stored tensors and both keys."""
-        tied = checked("tie_word_embeddings", hub.get("tie_word_embeddings", True), True)
+        tied = checked("tie_word_embeddings", hub.get("tie_word_embeddings", True), True) or not self.may_scale
         scaled = checked("scale_decoder_outputs", hub.get("scale_decoder_outputs", tied), True)
         ours["head.tied"] = tied and not stored.get(self.hub_name, self.default)
-        ours["head.scale"] = "sqrt" if scaled else "none"
+        ours["head.scale"] = "sqrt" if scaled and self.may_scale else "none"
 
     def write(self, ours: Flat, hub: dict[str, Any]) -> None:
         """Sets both keys; ``tie_word_embeddings`` has the meaning that it has for older programs."""
         scaled = ours.get("head.scale") == "sqrt"
         hub["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
-        hub["scale_decoder_outputs"] = scaled
+        if self.may_scale:
+            hub["scale_decoder_outputs"] = scaled
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ from heedful.kernels.registered_attention import RegisteredAttention
 from heedful.layers.attention import ATTENTIONS, Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ScaledLinear
+from heedful.layers.position import sinusoid
 from heedful.models import Ensemble, Model
 from heedful.pretrained.config_keys import AnyConfigKey, StoredTensor, WrittenKey, label_tables
-from heedful.pretrained.configuration import GENERATION_KEYS, IDS
+from heedful.pretrained.configuration import GENERATION_KEYS, IDS, OTHER_PADDING
 from heedful.pretrained.ensemble import member_card
 from heedful.pretrained.fill_model import build_empty, tied_names
 from heedful.pretrained.flat_config import flat
@@ -56,14 +57,15 @@ from heedful.pretrained.model_types import OWN, OWN_ARCHITECTURE, express
 from heedful.pretrained.peft import adapter_files
 from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
-from heedful.pretrained.rules import Tensors
+from heedful.pretrained.rules import SinusoidTable, Tensors
 from heedful.pretrained.scaled_output import saved_tensors
-from heedful.pretrained.special_config_keys import SubConfig
+from heedful.pretrained.special_config_keys import StoredSinusoidKey, SubConfig
 
 # keys of the source's config.json that are not copied: about the file, labels or generation
 NOT_COPIED = {
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
     *("id2label", "label2id", "num_labels", "problem_type", "heedful", "quantization_config", "_num_labels"),
+    OTHER_PADDING,
     *("rope_theta", "rope_scaling"),  # written as rope_parameters
     *GENERATION_KEYS,
 }
@@ -145,9 +147,8 @@ def _content(
         files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, folder)
         shards = {ADAPTER_WEIGHTS: tensors}
     elif not isinstance(model, Ensemble):
-        shards, index = _split(
-            model_type.tensors_out(_untied(model) | unused_pooler, architecture, model.config), shard_bytes
-        )
+        tensors = _untied(model) | unused_pooler | _sinusoids(model_type, config_json, model)
+        shards, index = _split(model_type.tensors_out(tensors, architecture, model.config), shard_bytes)
         files |= {INDEX: index} if len(shards) > 1 else {}
     files[HEEDFUL_JSON] = {
         "layout": model_type.name,
@@ -317,6 +318,13 @@ def _zero_pooler(config_keys: Iterable[AnyConfigKey], model: Model) -> Tensors:
     pooler = next((str(name) for name in stored_parts if str(name).endswith("pooler")), None)
     shapes = {} if pooler is None or fields.get(pooler) else {"weight": (dim, dim), "bias": (dim,)}
     return {f"{pooler}.dense.{name}": torch.zeros(shape) for name, shape in shapes.items()}
+
+
+def _sinusoids(model_type: ModelType, config_json: Mapping[str, Any], model: Model) -> Tensors:
+    """Returns the tables of sinusoids that the layout stores, though they are computed, by our names."""
+    rows = [config_json[key.hub_name] for key in model_type.config_keys if isinstance(key, StoredSinusoidKey)]
+    tables = [rule.ours for rule in model_type.rules if isinstance(rule, SinusoidTable)]
+    return {name: sinusoid(rows[0], model.main.dim, order="halves").to(model.dtype) for name in tables}
 
 
 def _label_entries(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
                 module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
             if hasattr(part, "positional_embedding"):  # XLNet: frequencies are powers in float32
                 part.positional_embedding = _sinusoids
+            if hasattr(part, "make_weights"):  # M2M-100: so are its own
+                part.weights = _table(*part.weights.shape, part.padding_idx)
     return model.eval()
 
 
@@ -128,6 +130,14 @@ def _sinusoids(positions: Tensor, frequencies: Tensor, rows: int | None = None) 
     exact = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = positions[:, None] * exact.to(frequencies)
     return torch.cat((angle.sin(), angle.cos()), -1)[:, None].expand(-1, rows or 1, -1)
+
+
+def _table(rows: int, dim: int, padding: int) -> Tensor:
+    rates = 10000.0 ** (-torch.arange(dim // 2, dtype=torch.float64) / (dim // 2 - 1))
+    angle = torch.arange(rows, dtype=torch.float64)[:, None] * rates
+    table = torch.cat((angle.sin(), angle.cos()), -1)
+    table[padding] = 0
+    return table.float().double()
 
 
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:

@@ -21,11 +21,13 @@ from heedful.pretrained.model_types.gpt2 import GPT2
 from heedful.pretrained.model_types.gpt_neo import GPT_NEO
 from heedful.pretrained.model_types.ijepa import IJEPA
 from heedful.pretrained.model_types.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from heedful.pretrained.model_types.m2m_100 import M2M_100
 from heedful.pretrained.model_types.marian import MARIAN
 from heedful.pretrained.model_types.mbart import MBART
 from heedful.pretrained.model_types.mpnet import MPNET
+from heedful.pretrained.model_types.pegasus import PEGASUS
 from heedful.pretrained.model_types.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from heedful.pretrained.model_types.t5 import T5
+from heedful.pretrained.model_types.t5 import MT5, T5
 from heedful.pretrained.model_types.vision_encoder_decoder import VISION_ENCODER_DECODER
 from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
@@ -33,7 +35,7 @@ from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
-ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART)
+ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
     model_type.name: model_type for model_type in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)
