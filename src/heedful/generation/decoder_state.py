@@ -66,10 +66,12 @@ class DecoderState:
         prefill_chunk_size: tokens of the prompt that are read at a time; 0 reads all at once.
         whole_mask: (B, width, width) which tokens of the prompt (of an encoder-decoder's source) attend to which; None:
             as the stack's configuration says.
+        start: the token that the call begins an encoder-decoder's targets with; None: the model's start token.
         keeps_all: True if the cache keeps tokens outside of a sliding window too, so that it can be cropped.
     """
 
     prefill_chunk_size, keeps_all = 0, False
+    start: int | None = None
     whole_mask: Tensor | None = None
     side = "right"  # to which the ids are aligned
 
@@ -97,7 +99,7 @@ class DecoderState:
 
     def state_of(self, model: Any) -> DecoderState:
         """Returns the state of another model for the same prompts or sources, at their beginning."""
-        return create_state(model, self.given_ids.clamp(min=0), self.given_ids != NONE)
+        return create_state(model, self.given_ids.clamp(min=0), self.given_ids != NONE, start=self.start)
 
     @property
     def observers(self) -> list[Any]:
@@ -200,14 +202,21 @@ class EncoderDecoderState(DecoderState):
 
     side = "left"
 
-    def __init__(self, model: Any, ids: Tensor, real: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
-        start = decoder_start(model)
+    def __init__(
+        self,
+        model: Any,
+        ids: Tensor,
+        real: Tensor,
+        prefix: tuple[Tensor, Tensor] | None = None,
+        start: int | None = None,
+    ) -> None:
+        self.start, first = start, decoder_start(model, start)
         self.model, self.stack = model, model.config.decoder
         # right-padded, so that positions are the same whether or not a family counts padding
         self.ids, real = align(ids, real, self.side)
         self.real = None if bool(real.all()) else real
         self.given_ids = self.ids.where(real, NONE)
-        self._begin_targets(start, real.sum(1), prefix)
+        self._begin_targets(first, real.sum(1), prefix)
 
     def _begin_targets(self, start: int, source_tokens: Tensor, prefix: tuple[Tensor, Tensor] | None) -> None:
         """Sets the beginnings of the targets, for sources with ``source_tokens`` (B,) tokens each."""
@@ -253,12 +262,14 @@ class ImageDecoderState(EncoderDecoderState):
     The sources have no ids: ``given_ids`` is (B, 0).
     """
 
-    def __init__(self, model: Any, pixels: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(
+        self, model: Any, pixels: Tensor, prefix: tuple[Tensor, Tensor] | None = None, start: int | None = None
+    ) -> None:
         self.model, self.stack = model, model.config.decoder
-        self.ids, self.real = pixels, None
+        self.ids, self.real, self.start = pixels, None, start
         tokens = torch.full((len(pixels),), model.config.source.tokens, device=pixels.device)
         self.given_ids = tokens.new_empty(len(pixels), 0)
-        self._begin_targets(decoder_start(model), tokens, prefix)
+        self._begin_targets(decoder_start(model, start), tokens, prefix)
 
     @property
     def draw_ids(self) -> Tensor:
@@ -269,22 +280,34 @@ class ImageDecoderState(EncoderDecoderState):
 
     def state_of(self, model: Any) -> DecoderState:
         """Returns the state of another model for the same images, at the beginning."""
-        return create_state(model, self.ids, None)
+        return create_state(model, self.ids, None, start=self.start)
 
 
-def decoder_start(model: Any) -> int:
-    """Returns the token that an encoder-decoder's targets begin with; ``HeedfulError`` if the model has none."""
+def decoder_start(model: Any, start: int | None = None) -> int:
+    """Returns the token that an encoder-decoder's targets begin with, ``start`` if it is given; ``HeedfulError`` if
+    there is none.
+    """
+    if start is not None:
+        if start >= model.config.tokens.vocab_size:
+            size = model.config.tokens.vocab_size
+            raise HeedfulError(f"decoder_start_token_id is {start}, but the vocabulary has {size} tokens")
+        return start
     if model.config.special.start is None:
         raise HeedfulError("the model's configuration has no start token; set special.start")
     return int(model.config.special.start)
 
 
 def create_state(
-    model: Any, ids: Tensor, mask: Tensor | None, prefix: tuple[Tensor, Tensor | None] | None = None
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None,
+    prefix: tuple[Tensor, Tensor | None] | None = None,
+    start: int | None = None,
 ) -> DecoderState:
     """Returns the state of a decoder or encoder-decoder with a language-model head; ``HeedfulError`` for other models.
 
-    ``prefix``: ids and mask of the beginnings of an encoder-decoder's targets.
+    ``prefix``: ids and mask of the beginnings of an encoder-decoder's targets; ``start``: their first token, instead of
+    the model's start token.
     """
     if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
         raise HeedfulError(
@@ -293,18 +316,19 @@ def create_state(
         )
     if patches_of(model.config) is not None:
         pixels = checked_pixels(ids, mask, model)
-        return ImageDecoderState(model, pixels, checked_prefix(prefix, len(pixels), model))
+        return ImageDecoderState(model, pixels, checked_prefix(prefix, len(pixels), model), start)
     if mask is not None and mask.shape == (*ids.shape, ids.size(1)):
-        state = create_state(model, ids, attended_tokens(mask), prefix)
+        state = create_state(model, ids, attended_tokens(mask), prefix, start)
         pairs = mask.to(model.device)
         state.whole_mask = align_pairs(pairs, attended_tokens(pairs), state.side)
         return state
     ids, real = checked_ids("ids", ids, mask, model)
-    if prefix is None:
-        return (EncoderDecoderState if hasattr(model, "encode") else DecoderState)(model, ids, real)
-    if not hasattr(model, "encode"):
-        raise HeedfulError("decoder_input_ids are only for an encoder-decoder; for a decoder, put them in the prompt")
-    return EncoderDecoderState(model, ids, real, checked_prefix(prefix, len(ids), model))
+    if hasattr(model, "encode"):
+        return EncoderDecoderState(model, ids, real, checked_prefix(prefix, len(ids), model), start)
+    if prefix is not None or start is not None:
+        name = "decoder_input_ids are" if prefix is not None else "decoder_start_token_id is"
+        raise HeedfulError(f"{name} only for an encoder-decoder; for a decoder, put them in the prompt")
+    return DecoderState(model, ids, real)
 
 
 def checked_prefix(prefix: tuple[Tensor, Tensor | None] | None, rows: int, model: Any) -> tuple[Tensor, Tensor] | None:

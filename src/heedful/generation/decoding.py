@@ -82,7 +82,7 @@ def _steps(
 ) -> Generator[Tensor, None, Generated]:
     """Yields the tokens of each step and returns all rows. Inference mode is off between steps."""
     with decoding_mode(model):
-        state = create_state(model, ids, mask, prefix)
+        state = create_state(model, ids, mask, prefix, options.decoder_start_token_id)
         state.prefill_chunk_size = options.prefill_chunk_size
         context = checked_context(state, options, context)
         check_whole_prompt(state, options, context)

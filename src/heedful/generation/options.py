@@ -180,6 +180,7 @@ class Options:
         bad_words_ids: rows of ids that are forbidden.
         suppress_tokens: forbidden ids.
         begin_suppress_tokens: ids that are forbidden as the first.
+        decoder_start_token_id: the id that begins an encoder-decoder's targets. Unset: the model's start token.
         forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token, even if it is
             forbidden.
         forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit, even
@@ -251,6 +252,7 @@ class Options:
     bad_words_ids: Sequence[Sequence[int]] = _checked((), Valid(_words, "a list of lists of token ids, none empty"))
     suppress_tokens: Sequence[int] = _checked((), Valid(_ids, "a list of token ids"))
     begin_suppress_tokens: Sequence[int] = _checked((), Valid(_ids, "a list of token ids"))
+    decoder_start_token_id: int | None = _checked(None, Valid(_id, "a token id"))
     forced_bos_token_id: int | None = _checked(None, Valid(_id, "a token id"))
     forced_eos_token_id: int | Sequence[int] | None = _checked(None, ONE_OR_MORE_IDS)
     renormalize_logits: bool = _checked(False, SWITCH)

@@ -46,7 +46,11 @@ log = logging.getLogger("heedful")
 WritesText = Literal[
     "translation", "text-generation", "summarization", "fill-mask", "image-classification", "image-to-text"
 ]
-FOREIGN_OPTIONS = {"candidate_labels": CHOICES}  # names of transformers
+FOREIGN_OPTIONS = {
+    "candidate_labels": CHOICES,
+    "src_lang": "source_language",
+    "tgt_lang": "target_language",
+}  # names of transformers
 ANSWERING = frozenset(field.name for field in fields(AnsweringSettings))
 
 

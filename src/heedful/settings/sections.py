@@ -33,6 +33,8 @@ class DataSettings(Settings):
     limit: int | None = option("maximum number of rows to read", least=1, common=True)
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     prefix: str | None = option('text before every source, as for a T5: "summarize: "', common=True)
+    source_language: str | None = option("language of the sources, as the model names it: en_XX, eng_Latn or en")
+    target_language: str | None = option("language of the targets, as the model names it: fr_XX, fra_Latn or fr")
     strip_prefix: str | None = option("prefix to remove from words, such as en: in WikiANN")
     document_mask: bool | None = option("documents that share a window do not attend to each other")
 
@@ -314,6 +316,8 @@ class AnsweringSettings(Settings):
 
     logprobs: bool | None = option("with --json: the log-probability of each generated token")
     prefix: str | None = option("text before every source; by default as in training")
+    source_language: str | None = option("language of the sources, as the model names it: en_XX, eng_Latn or en")
+    target_language: str | None = option("language to translate into, as the model names it: fr_XX, fra_Latn or fr")
     max_answer_length: int | None = option("maximum length of an answer to a question, in tokens", least=1)
     align_to_words: bool | None = option("extend answers to whole words; by default if training answers end at words")
     null_threshold: float | None = option(

@@ -25,6 +25,8 @@ class DataDict(TypedDict, total=False):
     limit: int | None
     stride: int | None
     prefix: str | None
+    source_language: str | None
+    target_language: str | None
     strip_prefix: str | None
     document_mask: bool | None
 
@@ -211,6 +213,7 @@ class SingleOutputDecoding(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]] | None
     suppress_tokens: Sequence[int] | None
     begin_suppress_tokens: Sequence[int] | None
+    decoder_start_token_id: int | None
     forced_bos_token_id: int | None
     forced_eos_token_id: int | Sequence[int] | None
     renormalize_logits: bool | None
@@ -250,6 +253,8 @@ class SingleOutputOptions(SingleOutputDecoding, total=False):
     batch_tokens: int | None
     logprobs: bool | None
     prefix: str | None
+    source_language: str | None
+    target_language: str | None
     max_answer_length: int | None
     align_to_words: bool | None
     null_threshold: float | None

@@ -140,7 +140,8 @@ class EncoderDecoderTask(Task):
         sides = ("source", self.source, source_tokens(config)), ("target", self.target, config.tokens)
         for side, tokenizer, embedding in sides:
             check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
-        start_of(config)
+        if not self.source.languages:  # of which one may begin the target
+            start_of(config)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
         """Returns the decoding options of a call; unset options have the values stored in the model's folder."""

@@ -30,6 +30,7 @@ from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, predi
 from heedful.tasks.used_settings import SEQUENCES
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
+from heedful.text.post_processor import InputTemplate
 from heedful.util.input_warnings import CountWarning, InputWarning
 
 log = logging.getLogger("heedful")
@@ -140,6 +141,14 @@ class SequenceToSequence(EncoderDecoderTask):
         """Returns the target text of a row."""
         return str(row.values[list(self.columns)[1]])
 
+    def encode_sources(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """Returns the ids of source texts, special tokens included, truncated to ``most`` tokens."""
+        return encode_with_special(self.source, texts, most)
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of target texts, special tokens included."""
+        return encode_with_special(self.target, texts)
+
     def input_and_target(self, row: Row) -> tuple[str, str]:
         """Returns source and target of a row."""
         return self.source_text(row), self.target_text(row)
@@ -153,15 +162,15 @@ class SequenceToSequence(EncoderDecoderTask):
         most = min((limit for limit in (max_length, self.longest) if limit is not None), default=None)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
         texts = [self.prefix + self.source_text(row) for row in rows]
-        sources, long = encode_with_special(self.source, texts), []
+        sources, long = self.encode_sources(texts), []
         if self.truncates and most is not None:
             long = [index for index, ids in enumerate(sources) if len(ids) > most]
-            if long and most <= (least := len(encode_with_special(self.source, [self.prefix])[0])):
+            if long and most <= (least := len(self.encode_sources([self.prefix])[0])):
                 raise HeedfulError(f"{most} tokens leave no room for text ({reason}); give {least + 1} or more")
-            for index, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
+            for index, ids in zip(long, self.encode_sources([texts[i] for i in long], most), strict=True):
                 sources[index] = ids
         target_texts = [self.target_text(row) for row in rows]
-        targets = encode_with_special(self.target, target_texts)
+        targets = self.encode_targets(target_texts)
         for dropout, given, rows_of_ids in zip(
             self.bpe_dropout, (texts, target_texts), (sources, targets), strict=False
         ):
@@ -325,7 +334,7 @@ class SequenceToSequence(EncoderDecoderTask):
             return predictions
         prefix = self.prefix if prefix is None else prefix
         sources = self._encode_inputs([prefix + texts[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
-        targets = {own: encode_with_special(self.target, own) for own in {*map(tuple, choices)}}
+        targets = {own: self.encode_targets(own) for own in {*map(tuple, choices)}}
         asked = [choices[i] for i in filled]
         prompts = [RankedPrompt(ids, targets[tuple(own)]) for ids, own in zip(sources, asked, strict=True)]
         ranked = rank_choices(model, [texts[i] for i in filled], prompts, asked, decoding, normalise, batch_tokens)
@@ -336,7 +345,7 @@ class SequenceToSequence(EncoderDecoderTask):
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""
         most = limit if self.longest is None else min(limit, self.longest)
-        sources = encode_with_special(self.source, texts)
+        sources = self.encode_sources(texts)
         long = [i for i, ids in enumerate(sources) if len(ids) > most]
         remedy = "a larger batch_tokens reads more" if most == limit else "the model takes no more"
         if self.truncates and long and not self.silent:
@@ -344,7 +353,7 @@ class SequenceToSequence(EncoderDecoderTask):
         for i in [] if self.truncates else long:
             text = f"has {len(sources[i]):,} tokens, only {most:,} of them are read ({remedy})"
             log.warning(InputWarning(indices[i], text))
-        for i, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
+        for i, ids in zip(long, self.encode_sources([texts[i] for i in long], most), strict=True):
             sources[i] = ids
         return sources
 
@@ -402,12 +411,14 @@ class BoundedSequenceToSequence(SequenceToSequence):
         return super().decoding_options(model, options)
 
 
-def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+def encode_with_special(
+    tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None, template: InputTemplate | None = None
+) -> list[list[int]]:
     """Returns the ids of each text with the tokenizer's special tokens; if it adds none, with the end token.
 
-    A text of more than ``most`` tokens is truncated at its end.
+    A text of more than ``most`` tokens is truncated at its end. ``template`` stands for the tokenizer's own.
     """
-    template = tokenizer.template()
+    template = template or tokenizer.template()
     after = template.after or (() if template.before else (special_id(tokenizer.end),))
     room = None if most is None else max(0, most - len(template.before) - len(after))
     return [[*template.before, *ids[:room], *after] for ids in tokenizer.encode(texts)]

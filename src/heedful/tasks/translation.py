@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from heedful.config import EncoderDecoderConfig
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, known_names
+from heedful.generation.options import NAMES
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
+from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
@@ -34,8 +38,9 @@ from heedful.tasks.choices import (
 )
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_learned
-from heedful.tasks.sequence_to_sequence import SequenceToSequence
+from heedful.tasks.sequence_to_sequence import SequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Encoded, Measured, Prediction, Task
+from heedful.tasks.used_settings import TRANSLATION
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -43,6 +48,8 @@ log = logging.getLogger("heedful")
 LANGUAGE = re.compile(r"<2[\w-]+>|>>[\w-]+<<")  # tag of a target language, ours and Marian's
 BACK_TRANSLATED = re.compile(r"<BT>")  # tag of a source made by back-translation (Caswell et al. 2019)
 BEST = "bleu", "chrf"  # decide on the better simple method; BLEU is 0 for texts of fewer than four words
+LANGUAGE_OPTIONS = "source_language", "target_language"
+NO_LANGUAGES = "it has no language tokens: leave it out, or put a prefix before the sources"
 PAIR: dict[str, Kind] = {"source": "text", "target": "text"}
 
 
@@ -54,13 +61,20 @@ class Translation(SequenceToSequence):
     neural machine translation system", section 3; Marian's models have ``>>fra<<``). To translate, begin each input
     with the tag, add it to all inputs with ``--prefix``, or give ``{"source": ..., "language": ...}``. ``<BT>``, which
     marks a back-translated source, is one token, too.
+
+    Multilingual models (mBART, M2M-100, NLLB-200) have special tokens for languages instead: that of the source
+    language in the source, where the tokenizer puts it, and that of the target language at the beginning of the target.
+    The options ``source_language`` and ``target_language`` name them.
     """
 
     name: ClassVar[str] = "translation"
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     main_metric: str = "bleu"
-    options: ClassVar[frozenset[str]] = SequenceToSequence.options | RANKING
+    used_settings: ClassVar[frozenset[str]] = TRANSLATION
+    options: ClassVar[frozenset[str]] = SequenceToSequence.options | RANKING | {"source_language", "target_language"}
     default_length: ClassVar[int] = 256
+    source_language: str | None = None  # of a multilingual model; None: as its tokenizer's template says
+    target_language: str | None = None  # of a multilingual model; None: any
     lowercase: bool = False  # scores in lower case even if the model writes capitals
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION
 
@@ -87,7 +101,74 @@ class Translation(SequenceToSequence):
         columns = read_card(find(folder)).get("columns")
         if columns is not None:
             task.columns = _columns("language" in columns)
+        ids = task.source.languages
+        if ids:
+            first, config = read_configs(find(folder))[1].get("forced_bos_token_id"), task.source.config
+            named = next(
+                (code for code, number in ids.items() if number in (first, task.first)), config.get("tgt_lang")
+            )
+            task.target_language = named if named in ids else None
+            task.source_language = task.source.source_language
         return task
+
+    @property
+    def begins_with_language(self) -> bool:
+        """True if the target language's token takes the place of the start token, as in mBART-25; else it follows."""
+        ids = self.source.languages
+        return bool(ids) and (self.first is None or self.first in ids.values())
+
+    def for_options(self, options: Mapping[str, Any]) -> Translation:
+        """Returns the task with the languages of a call."""
+        given = {name: options[name] for name in LANGUAGE_OPTIONS if options.get(name) is not None}
+        if not given:
+            return self
+        for name, code in given.items():
+            if code not in self.source.languages:
+                known = known_names(self.source.languages) if self.source.languages else NO_LANGUAGES
+                raise HeedfulError(f"the model has no language {code!r} ({name}); {known}")
+        task = copy(self)
+        for name, code in given.items():
+            setattr(task, name, code)
+        if task.begins_with_language and task.target_language is not None:
+            task.first = task.source.languages[task.target_language]
+        return task
+
+    def before_training(self, model: Model, settings: RunSettings) -> None:
+        """Stores prefix, R-Drop and BPE-dropout in the task, and the languages in task, tokenizer and model."""
+        super().before_training(model, settings)
+        given = {name: getattr(settings.data, name) for name in LANGUAGE_OPTIONS}
+        vars(self).update(vars(self.for_options(given)))
+        if not self.source.languages:
+            return
+        if self.target_language is None:
+            raise HeedfulError(
+                f"the model translates into several languages; give --data.target-language, {self._known}"
+            )
+        self.source.set_languages(self.source_language, self.target_language)
+        config, first = model.config, self.source.languages[self.target_language]
+        if self.begins_with_language and isinstance(config, EncoderDecoderConfig):
+            model.config = replace(config, special=replace(config.special, start=first))
+        else:
+            model.generation = {**model.generation, "forced_bos_token_id": first}
+
+    @property
+    def _known(self) -> str:
+        return known_names(self.source.languages)
+
+    def encode_sources(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """Returns the ids of source texts, with the token of the source language if the model has such tokens."""
+        template = self.source.template_in(self.source_language) if self.source.languages else None
+        return encode_with_special(self.source, texts, most, template)
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of target texts, after the token of the target language if it is not the start token."""
+        ids, language = self.source.languages, self.target_language
+        if not ids:
+            return super().encode_targets(texts)
+        template = self.target.template_in(None)
+        if language is not None and not self.begins_with_language:
+            template = replace(template, before=(ids[language], *template.before))
+        return encode_with_special(self.target, texts, template=template)
 
     @property
     def languages(self) -> list[str]:
@@ -114,7 +195,8 @@ class Translation(SequenceToSequence):
             return source
         language = row.values["language"]
         try:
-            return f"{self._known_tag(language) if self.languages else _tag(language)} {source}"
+            known = self.languages or self.source.languages
+            return f"{self._known_tag(language) if known else _tag(language)} {source}"
         except HeedfulError as error:
             raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
 
@@ -124,6 +206,7 @@ class Translation(SequenceToSequence):
         tag = next((tag for tag in (f">>{language}<<", _tag(language)) if tag in known), None)
         if tag is None:
             hint = known_names(known) if known else "it has no languages to choose from: leave it out"
+            hint = "give target_language for all sources" if self.source.languages else hint
             raise HeedfulError(f"the model has no tag for the language {language!r}; {hint}")
         return tag
 
@@ -203,10 +286,33 @@ class Translation(SequenceToSequence):
 
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Translates texts, or mappings with ``"source"`` and ``"language"``; otherwise as the base class does."""
+        task = self.for_options(options)
+        options = {name: value for name, value in options.items() if name not in LANGUAGE_OPTIONS}
+        if task is not self:
+            return task.predict(model, inputs, **options)
+        if self.source.languages:
+            options = self._into_language(model, options)
         bare, own = split_inputs(inputs, options.get("choices"))
         read = with_choices("source", [self.as_read(value) for value in bare], own)
         predictions = super().predict(model, read, **options)
         return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
+
+    def _into_language(self, model: Model, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options of a call with which targets begin with the token of the target language."""
+        decoding = options.get("decoding") or self.decoding_options(
+            model, {name: options.pop(name) for name in NAMES if name in options}
+        )
+        language = self.target_language
+        if language is None and (self.first is None or decoding.forced_bos_token_id is None):
+            raise HeedfulError(f"the model translates into several languages; give target_language, {self._known}")
+        if language is not None and self.begins_with_language:
+            own = isinstance(model.config, EncoderDecoderConfig) and model.config.special.start
+            if options.get("choices") and own != self.source.languages[language]:
+                raise HeedfulError("choices begin with the model's own target language; leave out target_language")
+            decoding = replace(decoding, decoder_start_token_id=self.source.languages[language])
+        elif language is not None and "forced_bos_token_id" not in decoding.given:
+            decoding = replace(decoding, forced_bos_token_id=self.source.languages[language])
+        return {**options, "decoding": decoding}
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores the better one of two baselines: the target of the nearest training source, and the untranslated

@@ -10,13 +10,14 @@ TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # 
 SPAN_MASKING = frozenset({"masking", "masking.unit", "masking.span_length"})  # of models that mask spans
 ENCODER_DECODER = TEXTS | {"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"}
 SEQUENCES = ENCODER_DECODER | {"data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop"}
+TRANSLATION = SEQUENCES | {"data.source_language", "data.target_language"}
 LABELS = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop", "model.members", "pooling.kind"}
 DECODER = TEXTS | {"model.decoder_depth", "model.window", "model.tied"}
 GENERATION = DECODER | {"data.document_mask", "preference", "tokenizer.chat_template"}
 PATCHES = frozenset({"image", "model.patch_size", "model.class_token"})
 
 USED_SETTINGS = {
-    "Translation": SEQUENCES,
+    "Translation": TRANSLATION,
     "Summarization": SEQUENCES,
     "GenerativeQuestionAnswering": SEQUENCES | {"data.stride"},
     "DecoderQuestionAnswering": DECODER | {"data.stride"},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
-from heedful.text import tokenizer_config
+from heedful.text import languages, tokenizer_config
 from heedful.text.post_processor import InputTemplate, read_input_template
 from heedful.text.readable import readable
 from heedful.text.tokenizer_json import read_tokenizer
@@ -175,7 +175,9 @@ class Tokenizer:
         entries = config.with_special_tokens(
             config.tokenizer_type, lambda token: backend.token_to_id(token) is not None
         )
-        return cls(backend, tokenizer_config.plain_config(entries), config.unset_entries)
+        entries = tokenizer_config.plain_config(entries)
+        languages.apply_settings(backend, entries)
+        return cls(backend, entries, config.unset_entries)
 
     @staticmethod
     def has_files(folder: str | Path, name: str = "tokenizer") -> bool:
@@ -273,6 +275,42 @@ class Tokenizer:
         ([1, 7, 8, 2, 9, 2], [0, 0, 0, 0, 1, 1])
         """
         return read_input_template(self.backend.post_processor, pair)
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Codes and ids of the languages between which the model translates; {} if the template names none."""
+        ids = languages.language_ids(self.backend)
+        template = self.template() if ids else None
+        named = template is not None and {*template.before, *template.after} & {*ids.values()}
+        return ids if named else {}
+
+    def template_in(self, language: str | None) -> InputTemplate:
+        """Returns the template of a text in this language, one of ``languages``; without language tokens for None."""
+        template = self.template()
+        if language is None:
+            return languages.without_language(template, self.languages)
+        return languages.in_language(template, self.languages, language)
+
+    @property
+    def source_language(self) -> str | None:
+        """Code of the language that the template names, or None."""
+        template = self.template()
+        added = {*template.before, *template.after}
+        return next((code for code, number in self.languages.items() if number in added), None)
+
+    def set_languages(self, source: str | None, target: str | None) -> None:
+        """Makes these languages, of ``languages``, the defaults of the folder that ``save`` writes.
+
+        ``transformers`` reads them too, under the names ``src_lang`` and ``tgt_lang``.
+        """
+        if source is not None:
+            token = self.backend.id_to_token(self.languages[source])
+            template, end = self.template(), self.backend.id_to_token(special) if (special := self.end) else None
+            if end is not None:
+                after = bool({*template.after} & {*self.languages.values()})
+                languages.set_template(self.backend, str(token), end, after)
+        given = {"src_lang": source, "tgt_lang": target}
+        self.config |= {key: code for key, code in given.items() if code is not None}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text, without start, end or padding; raises ``HeedfulError`` for a text alone."""

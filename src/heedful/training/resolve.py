@@ -35,6 +35,8 @@ FIXED = (
     "pooling.kind",
     "pooling.normalise",
     "data.prefix",
+    "data.source_language",
+    "data.target_language",
     "data.document_mask",
     "training.shard",
     "training.optimiser",
