@@ -61,6 +61,7 @@ HEADED = ("bert-base:sequence", "bert-base:pooled", "bert-base:token", "gpt2:seq
 SHAPES = (
     *HEADED,
     "gpt2",
+    "openai-gpt",
     "tinyllama-1.1b",
     "bert-base",
     "electra-small",

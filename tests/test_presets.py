@@ -20,6 +20,7 @@ from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import MODEL_TYPES, express
 
 PUBLISHED = {
+    "openai-gpt": 116_534_784,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
@@ -103,6 +104,21 @@ def gpt2(c: heedful.config.DecoderConfig) -> nn.Module:
     s = c.decoder
     return GPT2LMHeadModel(
         GPT2Config(
+            vocab_size=c.embedding.vocab_size,
+            n_positions=s.position.length,
+            n_embd=s.dim,
+            n_layer=s.depth,
+            n_head=s.heads,
+        )
+    )
+
+
+def gpt(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
+
+    s = c.decoder
+    return OpenAIGPTLMHeadModel(
+        OpenAIGPTConfig(
             vocab_size=c.embedding.vocab_size,
             n_positions=s.position.length,
             n_embd=s.dim,
@@ -385,6 +401,7 @@ def captioner(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
 
 # which of transformers' models a preset is, by the beginning of its name
 ORACLES: dict[str, Callable[..., nn.Module]] = {
+    "openai-gpt": gpt,
     "gpt": gpt2,
     "llama": llama,
     "tinyllama": llama,

@@ -209,6 +209,12 @@ def gpt2(
     )
 
 
+def gpt(dim: int, depth: int, heads: int) -> DecoderConfig:
+    """Returns the configuration of a GPT (Radford et al. 2018): a GPT-2 with post-norm, for 512 tokens."""
+    config = gpt2(dim, depth, heads, vocab=40478, length=512)
+    return replace(config, decoder=replace(config.decoder, placement="post", init="normal"))
+
+
 def llama(
     dim: int,
     depth: int,
@@ -488,6 +494,7 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
         ),
     ),
     # decoder
+    "openai-gpt": ("Radford et al. 2018", 116_534_784, lambda: gpt(768, 12, 12)),
     "gpt2": ("Radford et al. 2019", 124_439_808, lambda: gpt2(768, 12, 12)),
     "gpt2-medium": ("Radford et al. 2019", 354_823_168, lambda: gpt2(1024, 24, 16)),
     "gpt2-large": ("Radford et al. 2019", 774_030_080, lambda: gpt2(1280, 36, 20)),

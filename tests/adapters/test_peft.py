@@ -51,6 +51,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
     ),
     "gpt2 out": (hf.GPT2LMHeadModel, GPT2, {"task_type": "CAUSAL_LM", "target_modules": ["attn.c_proj"]}, "out"),
     "gpt2 sequence": (hf.GPT2ForSequenceClassification, GPT2 | {"num_labels": 3}, {"task_type": "SEQ_CLS"}, "query"),
+    "openai-gpt all": (
+        hf.OpenAIGPTLMHeadModel,
+        GPT2,
+        {"task_type": "CAUSAL_LM", "target_modules": ["c_attn", "c_proj", "c_fc"]},
+        "all",
+    ),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
     "bert": (hf.BertForSequenceClassification, BERT, {"task_type": "SEQ_CLS"}, "query,value"),
@@ -211,7 +217,7 @@ def theirs(case: str, folder: Path) -> Path:
 
 
 def fan(case: str) -> dict[str, bool]:
-    return {"fan_in_fan_out": True} if case.startswith("gpt2") else {}
+    return {"fan_in_fan_out": True} if case.startswith(("gpt2", "openai-gpt")) else {}
 
 
 def reopened(case: str, room: Path, folder: Path) -> Any:

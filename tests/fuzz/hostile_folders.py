@@ -51,6 +51,7 @@ LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("gpt2", "GPT2LMHeadModel", GPT2),
     "gpt2 sequence": ("gpt2", "GPT2ForSequenceClassification", GPT2 | LABELS),
+    "openai-gpt": ("openai-gpt", "OpenAIGPTLMHeadModel", GPT2),
     "llama": ("llama", "LlamaForCausalLM", LLAMA),
     "llama yarn": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
     "llama llama3": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "head_dim": 6}),

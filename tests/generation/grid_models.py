@@ -1,4 +1,4 @@
-"""Tiny random ``transformers`` models of seven families in float64, ours from their folders, and what both search.
+"""Tiny random ``transformers`` models of eight families in float64, ours from their folders, and what both search.
 
 Every weight is random: norms of either sign (otherwise a tied head repeats its input), so that sentences end at
 different steps with one of three end tokens. Theirs decodes each prompt alone and without padding; ours all together.
@@ -50,11 +50,14 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bart": (hf.BartForConditionalGeneration, PAIR),
     "marian": (hf.MarianMTModel, {**PAIR, "scale_embedding": True, **APART}),
     "mbart": (hf.MBartForConditionalGeneration, {**PAIR, "scale_embedding": True}),
+    "openai-gpt": (hf.OpenAIGPTLMHeadModel, GPT2),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
+SPREAD |= {"openai-gpt": 0.5}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
+LOUD |= {"openai-gpt": 1.5}
 
 
 @dataclass(frozen=True)

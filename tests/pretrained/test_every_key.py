@@ -39,6 +39,7 @@ NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")
 NAMES = (*NAMES, "deberta masked", "deberta sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
+NAMES = (*NAMES, "openai-gpt")
 NAMES = (*NAMES, "t5", "bart", "mbart", "m2m_100", "pegasus", "mt5", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")

@@ -17,6 +17,7 @@ from tiny_models import (
     ALBERT,
     BERT,
     CASES,
+    GPT,
     IDS,
     MARIAN,
     distance,
@@ -122,6 +123,13 @@ def test_pretraining_class_reads_as_masked_language_model(made: Any, settings: A
         assert distance(ours, theirs(input_ids=IDS).prediction_logits, None) <= 1e-5
 
 
+def test_class_of_two_heads_reads_as_language_model(tmp_path: Path) -> None:
+    theirs = hf.OpenAIGPTDoubleHeadsModel(hf.OpenAIGPTConfig(**GPT)).eval()
+    theirs.save_pretrained(tmp_path)
+    with torch.no_grad():
+        assert distance(load(tmp_path)(IDS), theirs(input_ids=IDS).logits, None) <= 1e-5
+
+
 @pytest.mark.parametrize("case", ["marian", "marian apart"])
 def test_older_files_with_copies_of_tied_weights_and_tables(case: str, tmp_path: Path) -> None:
     theirs = reference(case)
@@ -162,9 +170,9 @@ def test_pegasus_tables_may_be_absent_and_no_others(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("case", ["gpt2", "bert masked"])
+@pytest.mark.parametrize("case", ["gpt2", "openai-gpt", "bert masked"])
 def test_older_names(case: str, tmp_path: Path) -> None:
-    """GPT-2's file on the Hub has no prefix and holds its masks; BERT's has gamma, beta and its position ids."""
+    """GPT's and GPT-2's files on the Hub have no prefix and hold masks; BERT's has gamma, beta and its position ids."""
     theirs = reference(case)
     theirs.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
@@ -172,7 +180,7 @@ def test_older_names(case: str, tmp_path: Path) -> None:
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     for new, name in old.items():
         state = {key.replace(new, name): tensor for key, tensor in state.items()}
-    computed = {"gpt2": "h.0.attn.bias", "bert masked": "bert.embeddings.position_ids"}[case]
+    computed = "bert.embeddings.position_ids" if case == "bert masked" else "h.0.attn.bias"
     (tmp_path / "model.safetensors").unlink()
     torch.save(state | {computed: torch.ones(1)}, tmp_path / "pytorch_model.bin")
     with torch.no_grad():
@@ -227,6 +235,7 @@ HOMES = {
     "qwen3": "llama",
     "camembert": "roberta",
     "xlm-roberta": "roberta",
+    "openai-gpt": "openai_gpt",
 }
 
 

@@ -66,6 +66,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor 0.5"),
     ("gpt2", {"is_causal": False}, "is_causal is False"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False"),
+    ("openai-gpt", {"afn": "gelu_new"}, "afn is 'gelu_new'; only 'gelu', 'relu'"),
+    ("openai-gpt", {"num_attention_heads": 2}, "num_attention_heads is 2, but other keys set decoder.heads to 4"),
     ("gpt2", {"num_attention_heads": 2}, "num_attention_heads is 2, but other keys set decoder.heads to 4"),
     ("distilbert", {"num_attention_heads": 2}, "num_attention_heads is 2"),
     ("qwen2", {"use_sliding_window": "yes"}, "use_sliding_window is 'yes'; it must be true or false"),

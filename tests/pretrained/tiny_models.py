@@ -36,6 +36,7 @@ GPT2 = {
     "eos_token_id": [2, 3],
 }
 GPT2 |= {"pad_token_id": 0, "resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4, "layer_norm_epsilon": 1e-4}
+GPT = GPT2  # the same names of keys
 GPT_NEO = {"vocab_size": 23, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 12}
 GPT_NEO |= {"attention_types": [[["global", "local"], 1]], "window_size": 3, "bos_token_id": 1, "eos_token_id": 2}
 GPT_NEO |= {"pad_token_id": 0, "resid_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_epsilon": 1e-4}
@@ -93,6 +94,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2 sequence": (hf.GPT2ForSequenceClassification, {**GPT2, **NAMED}),
     "gpt2 token": (hf.GPT2ForTokenClassification, {**GPT2, **NAMED}),
     "gpt2 span": (hf.GPT2ForQuestionAnswering, GPT2),
+    "openai-gpt": (hf.OpenAIGPTLMHeadModel, GPT),
+    "openai-gpt untied": (hf.OpenAIGPTLMHeadModel, {**GPT, "tie_word_embeddings": False, "afn": "silu"}),
+    "openai-gpt body": (hf.OpenAIGPTModel, {**GPT, "afn": "relu"}),
+    "openai-gpt sequence": (hf.OpenAIGPTForSequenceClassification, {**GPT, **NAMED}),
     "gpt_neo": (hf.GPTNeoForCausalLM, GPT_NEO),
     "gpt_neo untied": (
         hf.GPTNeoForCausalLM,
@@ -302,7 +307,7 @@ IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3")
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt")
 
 
 @functools.cache
@@ -310,10 +315,11 @@ def reference(case: str) -> Any:
     """A model with every parameter and stored buffer random: biases and norm weights too."""
     made, settings = CASES[case]
     model = made(made.config_class(**settings))
-    generator = torch.Generator().manual_seed(0)
+    generator, stored = torch.Generator().manual_seed(0), model.state_dict().keys()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             computed = name.endswith("inv_freq") or ("embed_positions" in name and made.__name__.startswith(SINUSOIDAL))
+            computed = name not in stored or (made is hf.MarianMTModel and "embed_positions" in name)
             if tensor.is_floating_point() and not computed:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
     return model.eval()

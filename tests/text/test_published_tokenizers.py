@@ -68,6 +68,37 @@ def test_roberta_and_bart(told: dict[str, Any], folder: Make, tmp_path: Path) ->
     assert ours.pieces(ours.encode(["a <mask>"])[0]) == ["a", "<mask>"]
 
 
+@cache
+def whole_words() -> dict[str, Any]:
+    """vocab.json and merges.txt of a small vocabulary of GPT's kind, whose words end in ``</w>``."""
+    from tokenizers import CharBPETokenizer
+
+    trained = CharBPETokenizer(lowercase=True)
+    trained.train_from_iterator(LINES, 300, show_progress=False)
+    model = json.loads(trained.to_str())["model"]
+    pairs = "".join(f"{left} {right}\n" for left, right in model["merges"])
+    return {"vocab.json": model["vocab"], "merges.txt": "#version: 0.2\n" + pairs}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"config.json": {"model_type": "openai-gpt"}},
+        {
+            "config.json": {"model_type": "openai-gpt"},
+            "tokenizer_config.json": {"tokenizer_class": "OpenAIGPTTokenizer"},
+        },
+    ],
+)
+def test_gpt(told: dict[str, Any], folder: Make, tmp_path: Path) -> None:
+    ours = here_and_saved(folder(whole_words() | told), tmp_path, WITH_NAMES)
+    assert (ours.start, ours.end, ours.pad, ours.mask) == (None, None, None, None)
+    assert ours.unknown == whole_words()["vocab.json"]["<unk>"]
+    (row,) = ours.encode(["The man, théâtre"])
+    assert ours.decode([row]) == ["the man , theatre"]
+    assert "".join(ours.pieces(row)) == "the man , theatre "
+
+
 @pytest.mark.parametrize("model", ["bert", "distilbert", "electra"])
 @pytest.mark.parametrize(
     "config",
@@ -300,6 +331,10 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
             r"a name among the additional_special_tokens of .* is not a name: ",
         ),
         ({"vocab.txt": "[CLS]\n"}, r"vocab\.txt lacks the unknown token '\[UNK\]'"),
+        (
+            BYTES | {"config.json": {"model_type": "openai-gpt"}},
+            r"vocab\.json lacks the unknown token '<unk>'; download it again",
+        ),
         ({"vocab.txt": ""}, r"vocab\.txt is empty; download it again"),
         (
             {"vocab.txt": "[UNK]\n", "tokenizer_config.json": {"do_lower_case": "x"}},

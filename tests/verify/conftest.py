@@ -35,6 +35,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}
         | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     ),
+    "openai-gpt": (
+        "OpenAIGPTLMHeadModel",
+        {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}
+        | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    ),
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 4}),
     "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
@@ -82,10 +87,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
     """Random weights; norms of either sign, since a tied head otherwise repeats what it is given."""
-    random = torch.Generator().manual_seed(seed)
+    random, stored = torch.Generator().manual_seed(seed), model.state_dict().keys()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if not tensor.is_floating_point() or "embed_positions.weight" in name or "inv_freq" in name:
+            if not tensor.is_floating_point() or "embed_positions.weight" in name or name not in stored:
                 continue
             noise = torch.randn(tensor.shape, generator=random)
             norm = tensor.dim() == 1 and name.endswith("weight")

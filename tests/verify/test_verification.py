@@ -56,6 +56,7 @@ def test_published_models_hold(published: Published, family: str) -> None:
     assert {"round trip", "stored tensors", "saved logits", "mixed batch"} | LOGITS <= verdicts(report, "ok")
     generates = family in (
         "gpt2",
+        "openai-gpt",
         "llama",
         "mistral",
         "qwen3",

@@ -84,12 +84,30 @@ def _byte_level(files: list[Path], config: TokenizerConfig, settings: dict[str, 
     return tokenizer, []
 
 
+def _words(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """GPT's byte-pair encoding (Radford et al. 2018) of BERT's lower-case words, whose last token has ``</w>``."""
+    ids = _json_vocabulary(files[0])
+    unknown = _unknown(files[0], ids, settings.get("unk_token", "<unk>"))
+    merges = _merges(files[1], ids)
+    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token=unknown, end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.BPEDecoder()
+    return tokenizer, []
+
+
+def _unknown(path: Path, ids: dict[str, int], token: Any) -> str:
+    """Returns the name of the unknown token. Raises `HeedfulError` if the vocabulary lacks it."""
+    name = token_name(token)
+    if name not in ids:
+        raise HeedfulError(f"{path} lacks the unknown token {name!r}; download it again")
+    return name
+
+
 def _wordpiece(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """BERT's pipeline (Devlin et al. 2019)."""
     ids = _line_vocabulary(files[0])
-    unknown = token_name(settings.get("unk_token", "[UNK]"))
-    if unknown not in ids:
-        raise HeedfulError(f"{files[0]} lacks the unknown token {unknown!r}; download it again")
+    unknown = _unknown(files[0], ids, settings.get("unk_token", "[UNK]"))
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=settings["do_lower_case"],
@@ -198,6 +216,7 @@ def _two_sided(files: list[Path], config: TokenizerConfig, settings: dict[str, A
 
 READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool], Built]] = {
     "byte-level": _byte_level,
+    "words": _words,
     "wordpiece": _wordpiece,
     "pieces": _pieces,
     "cased-pieces": _cased_pieces,

@@ -13,7 +13,8 @@ BYTE_TOKEN = re.compile("<0x([0-7][0-9A-F])>")  # byte fallback: a byte that is 
 def readable(token: str, decoders: set[str]) -> str:
     """Returns a token as text for people.
 
-    The space that begins a word becomes a leading space, and a byte of an incomplete character is written ``<0xE8>``.
+    The space that begins a word becomes a leading space, the end of a word a trailing one (GPT's ``</w>``), and a byte
+    of an incomplete character is written ``<0xE8>``.
     ``decoders`` names the decoder components of the library's tokenizer.
     """
     if "ByteLevel" in decoders:
@@ -24,6 +25,8 @@ def readable(token: str, decoders: set[str]) -> str:
             return "".join(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in raw)
     if "WordPiece" in decoders:
         return token[2:] if token.startswith("##") else " " + token
+    if "BPEDecoder" in decoders:
+        return token.removesuffix("</w>") + " " * token.endswith("</w>")
     if "ByteFallback" in decoders and (byte := BYTE_TOKEN.fullmatch(token)):
         return chr(int(byte[1], 16))
     if "Metaspace" in decoders or "Replace" in decoders:

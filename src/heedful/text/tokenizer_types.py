@@ -1,8 +1,8 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
-The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
-Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020; Junczys-Dowmunt et
-al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020).
+The names are those of the released models (Radford et al. 2018; Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020;
+Devlin et al. 2019; Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020;
+Junczys-Dowmunt et al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020).
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Layout = Literal[
-    "byte-level", "wordpiece", "pieces", "cased-pieces", "unaccented-pieces", "fairseq", "fairseq-beside", "two-sided"
+    "byte-level",
+    "words",
+    "wordpiece",
+    "pieces",
+    "cased-pieces",
+    "unaccented-pieces",
+    "fairseq",
+    "fairseq-beside",
+    "two-sided",
 ]
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -44,6 +52,12 @@ _GPT2 = TokenizerType(
     layout="byte-level",
     special={"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
     defaults={"model_input_names": TEXT, "add_bos_token": False, "add_eos_token": False},
+)
+_GPT = TokenizerType(
+    files=(("vocab.json", "merges.txt"),),
+    layout="words",
+    special={"unk_token": "<unk>"},
+    defaults={"model_input_names": TEXT},
 )
 _FAIRSEQ_NAMES = {
     "bos_token": "<s>",
@@ -177,6 +191,7 @@ _MARIAN = TokenizerType(
 # By the `model_type` of config.json.
 TOKENIZER_TYPES = {
     "gpt2": _GPT2,
+    "openai-gpt": _GPT,
     "roberta": _ROBERTA,
     "bart": _ROBERTA,
     "bert": _bert(SEGMENTS),
@@ -197,6 +212,7 @@ TOKENIZER_TYPES = {
 # By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
     "GPT2Tokenizer": "gpt2",
+    "OpenAIGPTTokenizer": "openai-gpt",
     "RobertaTokenizer": "roberta",
     "BartTokenizer": "bart",
     "BertTokenizer": "bert",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, required_values
 from heedful.pretrained.model_type import Architecture, ModelType
-from heedful.pretrained.rules import Drop, Rename, Split, Transpose
+from heedful.pretrained.rules import Drop, Rename, Rule, Split, Transpose
 from heedful.pretrained.special_config_keys import RepeatedKey
 
 OUR_BLOCK = "decoder.block.{i}"
@@ -24,6 +24,18 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (  # of the decoder, with or without cro
     RepeatedKey("num_attention_heads", "decoder.heads"),
     *required_values(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, is_causal=True),
 )
+SUBLAYER_RULES: tuple[Rule, ...] = (
+    Drop("h.{i}.attn.bias"),  # the causal mask
+    Drop("h.{i}.attn.masked_bias"),
+    Split(
+        "h.{i}.attn.c_attn.{p}",
+        (OUR_BLOCK + ".attention.query.{p}", OUR_BLOCK + ".attention.key.{p}", OUR_BLOCK + ".attention.value.{p}"),
+        transposed=True,
+    ),
+    Transpose("h.{i}.attn.c_proj.{p}", OUR_BLOCK + ".attention.out.{p}"),
+    Transpose("h.{i}.mlp.c_fc.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+    Transpose("h.{i}.mlp.c_proj.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
+)
 
 GPT2 = ModelType(
     name="gpt2",
@@ -42,20 +54,11 @@ GPT2 = ModelType(
         *required_values(add_cross_attention=False),
     ),
     rules=(
-        Drop("h.{i}.attn.bias"),  # the causal mask
-        Drop("h.{i}.attn.masked_bias"),
+        *SUBLAYER_RULES,
         Rename("wte.weight", "embedding.token.weight"),
         Rename("wpe.weight", "decoder.position.table.weight"),
         Rename("h.{i}.ln_1.{p}", OUR_BLOCK + ".attention_residual.before.{p}"),
-        Split(
-            "h.{i}.attn.c_attn.{p}",
-            (OUR_BLOCK + ".attention.query.{p}", OUR_BLOCK + ".attention.key.{p}", OUR_BLOCK + ".attention.value.{p}"),
-            transposed=True,
-        ),
-        Transpose("h.{i}.attn.c_proj.{p}", OUR_BLOCK + ".attention.out.{p}"),
         Rename("h.{i}.ln_2.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
-        Transpose("h.{i}.mlp.c_fc.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
-        Transpose("h.{i}.mlp.c_proj.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
         Rename("ln_f.{p}", "decoder.norm.{p}"),
     ),
     architectures=(
