@@ -62,6 +62,7 @@ SHAPES = (
     *HEADED,
     "gpt2",
     "openai-gpt",
+    "opt-125m",
     "tinyllama-1.1b",
     "bert-base",
     "electra-small",

@@ -21,6 +21,9 @@ from heedful.pretrained.model_types import MODEL_TYPES, express
 
 PUBLISHED = {
     "openai-gpt": 116_534_784,
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-6.7b": 6_658_473_984,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
@@ -124,6 +127,21 @@ def gpt(c: heedful.config.DecoderConfig) -> nn.Module:
             n_embd=s.dim,
             n_layer=s.depth,
             n_head=s.heads,
+        )
+    )
+
+
+def opt(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    s = c.decoder
+    return OPTForCausalLM(
+        OPTConfig(
+            vocab_size=c.embedding.vocab_size,
+            hidden_size=s.dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            ffn_dim=4 * s.dim,
         )
     )
 
@@ -402,6 +420,7 @@ def captioner(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
 # which of transformers' models a preset is, by the beginning of its name
 ORACLES: dict[str, Callable[..., nn.Module]] = {
     "openai-gpt": gpt,
+    "opt": opt,
     "gpt": gpt2,
     "llama": llama,
     "tinyllama": llama,

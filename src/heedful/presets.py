@@ -215,6 +215,18 @@ def gpt(dim: int, depth: int, heads: int) -> DecoderConfig:
     return replace(config, decoder=replace(config.decoder, placement="post", init="normal"))
 
 
+def opt(dim: int, depth: int, heads: int) -> DecoderConfig:
+    """Returns the configuration of an OPT (Zhang et al. 2022, table 1): a GPT-2 with ReLU, for 2,048 tokens."""
+    config = gpt2(dim, depth, heads, 50272, activation="relu")
+    stack = replace(
+        config.decoder,
+        position=LearnedPosition(length=2048, offset=2),
+        dropout=DropoutRates(residual=0.1),
+        init="normal",
+    )
+    return replace(config, decoder=stack, special=SpecialTokens(pad=1, start=2, end=(2,)))
+
+
 def llama(
     dim: int,
     depth: int,
@@ -509,6 +521,15 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "gpt3-6.7b": ("Brown et al. 2020, table 2.1", 6_658_404_352, lambda: gpt3(4096, 32, 32)),
     "gpt3-13b": ("Brown et al. 2020, table 2.1", 12_853_386_240, lambda: gpt3(5120, 40, 40)),
     "gpt3-175b": ("Brown et al. 2020, table 2.1", 174_604_259_328, lambda: gpt3(12288, 96, 96)),
+    # 350M has post-norm and an embedding of half the width
+    "opt-125m": ("Zhang et al. 2022, table 1", 125_239_296, lambda: opt(768, 12, 12)),
+    "opt-1.3b": ("Zhang et al. 2022, table 1", 1_315_758_080, lambda: opt(2048, 24, 32)),
+    "opt-2.7b": ("Zhang et al. 2022, table 1", 2_651_596_800, lambda: opt(2560, 32, 32)),
+    "opt-6.7b": ("Zhang et al. 2022, table 1", 6_658_473_984, lambda: opt(4096, 32, 32)),
+    "opt-13b": ("Zhang et al. 2022, table 1", 12_853_473_280, lambda: opt(5120, 40, 40)),
+    "opt-30b": ("Zhang et al. 2022, table 1", 29_974_540_288, lambda: opt(7168, 48, 56)),
+    "opt-66b": ("Zhang et al. 2022, table 1", 65_719_701_504, lambda: opt(9216, 64, 72)),
+    "opt-175b": ("Zhang et al. 2022, table 1", 174_604_468_224, lambda: opt(12288, 96, 96)),
     "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2, 0.035, "gelu")),
     "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0, 0.06, "gelu")),
     "llama-mini": ("laptop", 10_646_784, lambda: llama(384, 6, 6, None, 1024, 65, tied=True, length=256, std=0.035)),

@@ -25,6 +25,8 @@ hf.logging.disable_progress_bar()
 
 SMALL = {"vocab_size": 23, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GPT2 = SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}
+OPT = SMALL | {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+OPT |= {"max_position_embeddings": 12}
 LLAMA = SMALL | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -55,6 +57,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         hf.OpenAIGPTLMHeadModel,
         GPT2,
         {"task_type": "CAUSAL_LM", "target_modules": ["c_attn", "c_proj", "c_fc"]},
+        "all",
+    ),
+    "opt": (hf.OPTForCausalLM, OPT, {"task_type": "CAUSAL_LM"}, "query,value"),
+    "opt all": (
+        hf.OPTForSequenceClassification,
+        OPT | {"do_layer_norm_before": False, "num_labels": 3},
+        {"task_type": "SEQ_CLS", "target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]},
         "all",
     ),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),

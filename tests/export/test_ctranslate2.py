@@ -67,9 +67,13 @@ LLAMA = {"norm": "rms", "activation": "silu", "gated": True, "attention_bias": "
 LLAMA |= {"position": RotaryPosition(), "kv_heads": 2}
 BART = {"placement": "post", "embedding_norm": True, "position": LearnedPosition(length=64, offset=2)}
 M2M = SinusoidalPosition(order="halves", base=10000 ** (32 / 30), offset=1)
+OPT = {"position": LearnedPosition(length=64, offset=2), "activation": "relu"}
+EIGHTS = EmbeddingConfig(vocab_size=-(-SIZE // 8) * 8)  # as the engine reads OPT alone
 CASES = {
     "gpt2": decoder(position=LearnedPosition(length=64), activation="gelu_tanh"),
     "llama": decoder(**LLAMA),
+    "opt": replace(decoder(**OPT), embedding=EIGHTS),
+    "opt, post-norm": replace(decoder(**OPT, placement="post"), embedding=EIGHTS),
     "marian": pair(**SINES),
     "marian, two vocabularies": pair(target=TARGET.vocab_size, **SINES),
     "t5": pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(scale="sqrt"), **T5),

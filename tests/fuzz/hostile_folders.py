@@ -31,6 +31,8 @@ from heedful.pretrained.configuration import config_of
 LABELS = {"id2label": {"0": "no", "1": "yes", "2": "what"}, "label2id": {"no": 0, "yes": 1, "what": 2}}
 IDS = {"vocab_size": 23, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GPT2 = IDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}
+OPT = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24}
+OPT |= {"max_position_embeddings": 12}
 LLAMA = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
 BERT = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -52,6 +54,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("gpt2", "GPT2LMHeadModel", GPT2),
     "gpt2 sequence": ("gpt2", "GPT2ForSequenceClassification", GPT2 | LABELS),
     "openai-gpt": ("openai-gpt", "OpenAIGPTLMHeadModel", GPT2),
+    "opt": ("opt", "OPTForCausalLM", OPT),
+    "opt post-norm": ("opt", "OPTForCausalLM", OPT | {"do_layer_norm_before": False}),
     "llama": ("llama", "LlamaForCausalLM", LLAMA),
     "llama yarn": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
     "llama llama3": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "head_dim": 6}),

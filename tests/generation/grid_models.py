@@ -1,4 +1,4 @@
-"""Tiny random ``transformers`` models of eight families in float64, ours from their folders, and what both search.
+"""Tiny random ``transformers`` models of ten families in float64, ours from their folders, and what both search.
 
 Every weight is random: norms of either sign (otherwise a tied head repeats its input), so that sentences end at
 different steps with one of three end tokens. Theirs decodes each prompt alone and without padding; ours all together.
@@ -32,6 +32,8 @@ ROWS = ((9, 30, 12, 8, 33), (14, 7), (31, 22, 22, 6, 17, 38, 9), (25, 13, 6))
 
 COMMON = {"vocab_size": VOCAB, "pad_token_id": PAD, "eos_token_id": list(ENDS), "bos_token_id": 4}
 GPT2 = {**COMMON, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "tie_word_embeddings": False}
+OPT = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24}
+OPT |= {"max_position_embeddings": 64, "activation_function": "gelu", "tie_word_embeddings": False}
 LLAMA = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA |= {"intermediate_size": 24, "max_position_embeddings": 64}
 PAIR = {**COMMON, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
@@ -51,13 +53,15 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "marian": (hf.MarianMTModel, {**PAIR, "scale_embedding": True, **APART}),
     "mbart": (hf.MBartForConditionalGeneration, {**PAIR, "scale_embedding": True}),
     "openai-gpt": (hf.OpenAIGPTLMHeadModel, GPT2),
+    "opt": (hf.OPTForCausalLM, OPT),
+    "opt post-norm": (hf.OPTForCausalLM, {**OPT, "do_layer_norm_before": False}),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
-SPREAD |= {"openai-gpt": 0.5}
+SPREAD |= {"openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
-LOUD |= {"openai-gpt": 1.5}
+LOUD |= {"openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ BESIDE: dict[str, list[Any]] = {
     "embedding_size": [8],
     "attention_head_size": [4, 8],
     "summary_proj_to_labels": [True],
+    "_remove_final_layer_norm": [True],
 }
 NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
@@ -39,7 +40,7 @@ NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")
 NAMES = (*NAMES, "deberta masked", "deberta sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
-NAMES = (*NAMES, "openai-gpt")
+NAMES = (*NAMES, "openai-gpt", "opt", "opt post-norm")
 NAMES = (*NAMES, "t5", "bart", "mbart", "m2m_100", "pegasus", "mt5", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")

@@ -40,6 +40,9 @@ GPT = GPT2  # the same names of keys
 GPT_NEO = {"vocab_size": 23, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 12}
 GPT_NEO |= {"attention_types": [[["global", "local"], 1]], "window_size": 3, "bos_token_id": 1, "eos_token_id": 2}
 GPT_NEO |= {"pad_token_id": 0, "resid_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_epsilon": 1e-4}
+OPT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24}
+OPT |= {"max_position_embeddings": 12, "dropout": 0.2, "attention_dropout": 0.3, "eos_token_id": [2, 3]}
+OPT |= {"pad_token_id": 0, "bos_token_id": 1}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
@@ -98,6 +101,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "openai-gpt untied": (hf.OpenAIGPTLMHeadModel, {**GPT, "tie_word_embeddings": False, "afn": "silu"}),
     "openai-gpt body": (hf.OpenAIGPTModel, {**GPT, "afn": "relu"}),
     "openai-gpt sequence": (hf.OpenAIGPTForSequenceClassification, {**GPT, **NAMED}),
+    "opt": (hf.OPTForCausalLM, OPT),
+    "opt post-norm": (hf.OPTForCausalLM, {**OPT, "do_layer_norm_before": False, "activation_function": "gelu"}),
+    "opt untied no bias": (hf.OPTForCausalLM, {**OPT, "tie_word_embeddings": False, "enable_bias": False}),
+    "opt body": (hf.OPTModel, {**OPT, "activation_function": "silu"}),
+    "opt body post-norm": (hf.OPTModel, {**OPT, "do_layer_norm_before": False}),
+    "opt sequence": (hf.OPTForSequenceClassification, {**OPT, **NAMED}),
+    "opt sequence post-norm": (hf.OPTForSequenceClassification, {**OPT, **NAMED, "do_layer_norm_before": False}),
+    "opt span": (hf.OPTForQuestionAnswering, OPT),
     "gpt_neo": (hf.GPTNeoForCausalLM, GPT_NEO),
     "gpt_neo untied": (
         hf.GPTNeoForCausalLM,
@@ -307,7 +318,7 @@ IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt")
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt")
 
 
 @functools.cache

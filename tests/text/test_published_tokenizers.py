@@ -99,6 +99,18 @@ def test_gpt(told: dict[str, Any], folder: Make, tmp_path: Path) -> None:
     assert "".join(ours.pieces(row)) == "the man , theatre "
 
 
+@pytest.mark.parametrize("named", [{}, {"tokenizer_class": "GPT2Tokenizer"}])
+def test_opt(named: dict[str, str], folder: Make, tmp_path: Path) -> None:
+    """GPT-2's files, with BART's tokens, of which the end token stands before a text."""
+    end = {"__type": "AddedToken", "content": "</s>", "lstrip": False, "normalized": True, "rstrip": False}
+    roles = {"unk_token": end, "bos_token": end, "eos_token": end, "pad_token": end | {"content": "<pad>"}}
+    told = {"add_bos_token": True, "add_prefix_space": False, "errors": "replace", **roles, **named}
+    files = byte_level(*NAMES) | {"config.json": {"model_type": "opt"}, "tokenizer_config.json": told}
+    ours = here_and_saved(folder(files), tmp_path, WITH_NAMES)
+    assert (ours.start, ours.end, ours.pad, ours.unknown) == (2, 2, 1, None)
+    assert ours.template().before == (2,)
+
+
 @pytest.mark.parametrize("model", ["bert", "distilbert", "electra"])
 @pytest.mark.parametrize(
     "config",

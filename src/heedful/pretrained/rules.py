@@ -138,12 +138,19 @@ class SplitHeads(Rename):
 
 @dataclass(frozen=True)
 class RenameBeside(Rename):
-    """Rule that renames a tensor only if our tensor ``beside`` is in the same layer; else an earlier rule renames it.
+    """Rule that renames a tensor only if there is our tensor ``beside``, of the same layer; else another rule does.
 
-    T5's second matrix is ``wi`` in a plain feed-forward, and ``wi_1`` beside a gate.
+    T5's second matrix is ``wi`` in a plain feed-forward, and ``wi_1`` beside a gate. OPT's norms come before the
+    sublayers if there is a last norm, else after them. An earlier rule reads ``beside``.
     """
 
     beside: str
+
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
+        """Reads the tensors whose layer also has the tensor ``beside``."""
+        found = [v for v in bound(self.hub_name, list(stored)) if self.beside.format(**v) in loaded]
+        names = [self.hub_name.format(**values) for values in found]
+        super().read({name: stored.pop(name) for name in names}, loaded)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Writes the tensors whose layer also has the tensor ``beside``."""

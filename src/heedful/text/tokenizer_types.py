@@ -1,8 +1,9 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
-The names are those of the released models (Radford et al. 2018; Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020;
-Devlin et al. 2019; Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al. 2020;
-Junczys-Dowmunt et al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020).
+The names are those of the released models (Radford et al. 2018; Radford et al. 2019; Liu et al. 2019; Lewis et al.
+2020; Devlin et al. 2019; Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al.
+2020; Junczys-Dowmunt et al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020; Zhang et al.
+2022).
 """
 
 from __future__ import annotations
@@ -192,6 +193,7 @@ _MARIAN = TokenizerType(
 TOKENIZER_TYPES = {
     "gpt2": _GPT2,
     "openai-gpt": _GPT,
+    "opt": _GPT2,
     "roberta": _ROBERTA,
     "bart": _ROBERTA,
     "bert": _bert(SEGMENTS),

@@ -172,6 +172,8 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
         arguments["attention_mask"] = call.mask.long()
         if "position_ids" in names:
             offset = getattr(stacks_of(config)[0].position, "offset", 0)
+            if any(hasattr(part, "offset") for part in model.modules()):
+                offset = 0  # OPT's table adds it
             arguments["position_ids"] = token_positions(call.mask) + offset
     if call.segments is not None and "token_type_ids" in names:
         arguments["token_type_ids"] = call.segments

@@ -26,6 +26,7 @@ from heedful.pretrained.model_types.marian import MARIAN
 from heedful.pretrained.model_types.mbart import MBART
 from heedful.pretrained.model_types.mpnet import MPNET
 from heedful.pretrained.model_types.openai_gpt import OPENAI_GPT
+from heedful.pretrained.model_types.opt import OPT
 from heedful.pretrained.model_types.pegasus import PEGASUS
 from heedful.pretrained.model_types.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from heedful.pretrained.model_types.t5 import MT5, T5
@@ -34,7 +35,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
