@@ -32,7 +32,8 @@ import heedful
 from heedful import presets
 from heedful.pretrained import load, save
 from heedful.pretrained.model_types import MODEL_TYPES, express
-from heedful.pretrained.rules import SplitByHead
+from heedful.pretrained.flat_config import flat
+from heedful.pretrained.rules import SplitProjections
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ def test_families_are_data(name: str) -> None:
 
 def test_rows_are_split_by_head() -> None:
     """The rows of query, key and value of the first head, then those of the second: there and back."""
-    rule = SplitByHead("both", ("q", "k", "v")).of(heedful.create(presets.bert(4, 1, 2)).config)
+    rule = SplitProjections("both", ("q", "k", "v"), by_group=True, stack="encoder").sized(flat(presets.bert(4, 1, 2)))
     stored = {"both": torch.arange(12.0)[:, None]}
     loaded: dict[str, torch.Tensor] = {}
     rule.read(stored, loaded)

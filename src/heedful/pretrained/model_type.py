@@ -169,29 +169,24 @@ class ModelType:
             name = name.removesuffix(old) + new if name.endswith(old) else name
         return name
 
-    def tensors_in(
-        self, stored: Tensors, architecture: Architecture, head: bool = True, config: ModelConfig | None = None
-    ) -> Tensors:
+    def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
         """Moves the tensors of the model from ``stored`` to a new mapping, by our names, and returns this mapping.
 
-        With ``head=False`` the head's tensors stay in ``stored``; without a ``config`` only those of the head are read.
+        With ``head=False`` the head's tensors stay in ``stored``.
         """
         loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
-            rule.of(config).read(stored, loaded)
+            rule.read(stored, loaded)
         return loaded
 
-    def tensors_out(self, ours: Tensors, architecture: Architecture, config: ModelConfig | None = None) -> Tensors:
-        """Returns the tensors to store, by their stored names, for the tensors of a model by our names.
-
-        Those of a head alone need no ``config``.
-        """
+    def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
+        """Returns the tensors to store, by their stored names, for the tensors of a model by our names."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
         # the architecture's rules come first, as in tensors_in: it may have its own names for tensors of the body
         for rule in reversed(architecture.rules):
             rule.write(remaining, head)
         for rule in reversed((*architecture.body, *self.rules)):
-            rule.of(config).write(remaining, body)
+            rule.write(remaining, body)
         if remaining:
             names = ", ".join(sorted(remaining))
             raise HeedfulError(

@@ -51,7 +51,6 @@ from heedful.pretrained.peft_names import (
     modules,
     peft_module,
     renamed,
-    split_rule,
     transposed,
     without_peft_prefix,
 )
@@ -171,9 +170,7 @@ def _lora_pairs(
         elif maps:
             dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
             a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
-            rule = split_rule(parts[0], model_type, architecture)
-            rows = (b,) if rule is None else rule.of(model.config).parts(b)
-            pairs |= {path: (a, part.clone()) for path, part in zip(parts, rows, strict=True)}
+            pairs |= {path: (a, part.clone()) for path, part in zip(parts, b.chunk(len(parts)), strict=True)}
     problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
     if any(problems.values()):
         raise HeedfulError("; ".join(f"{problem}: {first_few(names)}" for problem, names in problems.items() if names))
@@ -251,8 +248,7 @@ def adapter_files(
                 "heedful.adapters.add_adapter"
             )
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
-        rule, rows = split_rule(parts[0], model_type, architecture), [low[path].lora_b for path in parts]
-        tensors[PREFIX + name + LORA_B] = rows[0] if rule is None else rule.of(model.config).whole(rows)
+        tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
     state = saved_tensors(model)
     whole = model_type.tensors_out({name: state[name] for name in adapter.whole}, architecture)
     others = {

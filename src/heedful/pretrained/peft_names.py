@@ -66,16 +66,11 @@ def renamed(name: str, model_type: ModelType) -> str:
 
 
 def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tuple[str, ...]:
-    if (rule := split_rule(path, model_type, architecture)) is None:
-        return (path,)
-    values = next(values for pattern in rule.ours for values in bound(pattern, [f"{path}.weight"]))
-    return tuple(ours.format(**values).removesuffix(".weight") for ours in rule.ours)
-
-
-def split_rule(path: str, model_type: ModelType, architecture: Architecture) -> Split | None:
-    """Returns the rule by which our linear map at ``path`` is stored as rows of a wider one; None if it is not."""
-    rules = (rule for rule in (*architecture.body, *model_type.rules) if isinstance(rule, Split))
-    return next((rule for rule in rules if rule.hub_name_of(f"{path}.weight")), None)
+    for rule in [rule for rule in (*architecture.body, *model_type.rules) if isinstance(rule, Split)]:
+        for pattern in rule.ours:
+            if values := bound(pattern, [f"{path}.weight"]):
+                return tuple(ours.format(**values[0]).removesuffix(".weight") for ours in rule.ours)
+    return (path,)
 
 
 def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:

@@ -10,12 +10,11 @@ Torch is imported only where tensors are joined, so that reading a configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -45,10 +44,6 @@ class _OneTensorRule:
         """Returns True if the rule applies to the stored tensor called ``name``."""
         return bool(bound(self.hub_name, [name]))
 
-    def of(self, config: ModelConfig | None) -> Any:
-        """Returns the rule for a model of this configuration, by default the same for all."""
-        return self
-
 
 @dataclass(frozen=True)
 class _JoiningRule:
@@ -60,10 +55,6 @@ class _JoiningRule:
     def claims(self, name: str) -> bool:
         """Returns True if the rule applies to the stored tensor called ``name``."""
         return name in self.hub_name
-
-    def of(self, config: ModelConfig | None) -> Any:
-        """Returns the rule for a model of this configuration, the same for all."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -212,60 +203,25 @@ class Split(_OneTensorRule):
         """Splits the stored tensor into ours."""
         for values in bound(self.hub_name, list(stored)):
             whole = stored.pop(self.hub_name.format(**values))
-            parts = self.parts(self._transposed(whole))
+            parts = self._transposed(whole).chunk(len(self.ours))
             for name, part in zip(self.ours, parts, strict=False):
                 loaded[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Joins our tensors into the tensor to store."""
+        import torch
+
         for values in bound(self.ours[0], list(ours)):
             parts = [ours.pop(name.format(**values)) for name in self.ours]
-            written[self.hub_name.format(**values)] = self._transposed(self.whole(parts))
+            written[self.hub_name.format(**values)] = self._transposed(torch.cat(parts))
 
     def hub_name_of(self, name: str) -> str | None:
         """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
         values = [values for pattern in self.ours for values in bound(pattern, [name])]
         return self.hub_name.format(**values[0]) if values else None
 
-    def parts(self, whole: Tensor) -> Sequence[Tensor]:
-        """Returns the rows of each of our tensors in the whole, which is not transposed."""
-        return whole.chunk(len(self.ours))
-
-    def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns the whole of the rows of our tensors."""
-        import torch
-
-        return torch.cat(list(parts))
-
     def _transposed(self, tensor: Tensor) -> Tensor:
         return tensor.t() if self.transposed and tensor.dim() == 2 else tensor
-
-
-@dataclass(frozen=True)
-class SplitByHead(Split):
-    """Rule for a stored tensor whose rows are those of all ours for the first head, then for the second, and so on.
-
-    DeBERTa's ``in_proj`` holds query, key and value so. The stack called ``stack`` has the number of heads.
-    """
-
-    stack: str = "encoder"
-    heads: int = 1
-
-    def of(self, config: ModelConfig | None) -> Any:
-        """Returns the rule for a model of this configuration."""
-        return self if config is None else replace(self, heads=getattr(config, self.stack).heads)
-
-    def parts(self, whole: Tensor) -> Sequence[Tensor]:
-        """Returns the rows of each of our tensors in the whole."""
-        if len(whole) % (self.heads * len(self.ours)):
-            return super().parts(whole)  # the error about their shapes names them
-        return [part.flatten(0, 1) for part in whole.unflatten(0, (self.heads, len(self.ours), -1)).unbind(1)]
-
-    def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns the whole of the rows of our tensors."""
-        import torch
-
-        return torch.stack([part.unflatten(0, (self.heads, -1)) for part in parts], 1).flatten(0, 2)
 
 
 @dataclass(frozen=True)

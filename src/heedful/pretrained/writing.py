@@ -148,7 +148,7 @@ def _content(
         shards = {ADAPTER_WEIGHTS: tensors}
     elif not isinstance(model, Ensemble):
         tensors = _untied(model) | unused_pooler | _sinusoids(model_type, config_json, model)
-        shards, index = _split(model_type.tensors_out(tensors, architecture, model.config), shard_bytes)
+        shards, index = _split(model_type.tensors_out(tensors, architecture), shard_bytes)
         files |= {INDEX: index} if len(shards) > 1 else {}
     files[HEEDFUL_JSON] = {
         "layout": model_type.name,

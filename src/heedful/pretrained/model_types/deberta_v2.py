@@ -19,7 +19,7 @@ from heedful.pretrained.model_types.bert import (
     OUR_BLOCK,
     THEIR_LAYER,
 )
-from heedful.pretrained.rules import Drop, Rename, SplitByHead, Tie
+from heedful.pretrained.rules import Drop, Rename, SplitProjections, Tie
 from heedful.pretrained.special_config_keys import ConvolutionKeys, OptionalKey, RepeatedKey, SpanKey, TermsKey
 
 LABELS = LabelKeys("id2label", "head.labels", 2)
@@ -166,13 +166,15 @@ DEBERTA = ModelType(
         Rename("embeddings.token_type_embeddings.weight", "embedding.segment.weight"),
         Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
         Rename("encoder.rel_embeddings.weight", "encoder.position.table.weight"),
-        SplitByHead(
+        SplitProjections(
             SELF + ".in_proj.weight",
             (
                 OUR_BLOCK + ".attention.query.weight",
                 OUR_BLOCK + ".attention.key.weight",
                 OUR_BLOCK + ".attention.value.weight",
             ),
+            by_group=True,
+            stack="encoder",
         ),
         Rename(SELF + ".q_bias", OUR_BLOCK + ".attention.query.bias"),
         Rename(SELF + ".v_bias", OUR_BLOCK + ".attention.value.bias"),
