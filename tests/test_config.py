@@ -48,7 +48,12 @@ def stack(**changes: Any) -> StackConfig:
     [
         stack(position=RotaryPosition(scaling="yarn", factor=4.0), kv_heads=2, head_dim=6, causal=True, window=3),
         stack(depth=7, causal=True, window=(4, None, 4)),
-        stack(position=LearnedPosition(length=5, offset=2), placement="sandwich", dropout=DropoutRates.everywhere(0.2)),
+        stack(
+            position=LearnedPosition(length=5, offset=2),
+            placement="sandwich",
+            sublayers="parallel-shared",
+            dropout=DropoutRates.everywhere(0.2),
+        ),
         EncoderConfig(embedding=EMBEDDING, encoder=stack(position=AlibiPosition()), head=PooledHead(normalise=True)),
         DecoderConfig(embedding=EMBEDDING, decoder=stack(causal=True), special=SpecialTokens(pad=0, end=(1, 2))),
         EncoderDecoderConfig(
@@ -97,6 +102,7 @@ def test_frozen_and_by_keyword() -> None:
     ("changes", "said"),
     [
         ({"norm": "layr"}, r"stack\.norm is 'layr'; did you mean 'layer'\?"),
+        ({"sublayers": "parallel", "placement": "post"}, "parallel sublayers have their norms before them"),
         ({"placement": "prenorm"}, "did you mean 'pre'|known: post, pre, sandwich"),
         ({"activation": "swish"}, "stack.activation is 'swish'"),
         ({"attention_bias": True}, "stack.attention_bias is True"),

@@ -141,6 +141,17 @@ def test_sandwich_by_its_equation() -> None:
     assert_close(block(x), middle + two.out(block.feed_forward(two.before(middle))))
 
 
+@pytest.mark.parametrize("sublayers", ["parallel", "parallel-shared"])
+def test_parallel_sublayers_by_their_equation(sublayers: Any) -> None:
+    block = loud(Block(StackConfig(dim=16, depth=1, heads=4, sublayers=sublayers)))
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    first, second = block.attention_residual.before, block.feed_forward_residual.before
+    assert (first is second) == (sublayers == "parallel-shared")
+    expected = x + block.attention(first(x)) + block.feed_forward(second(x))
+    assert_close(block(x), expected)
+    assert (block(x) - x).abs().max() > 1
+
+
 @pytest.mark.parametrize(("placement", "norms"), [("pre", 5), ("post", 4), ("sandwich", 9)])
 def test_a_final_norm_exactly_where_blocks_begin_with_one(placement: str, norms: int) -> None:
     stack = Stack(StackConfig(dim=8, depth=2, heads=2, placement=placement))

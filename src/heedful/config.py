@@ -30,6 +30,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
         (lambda p: 0 <= p < 1, "a probability below 1"),
     ),
     **dict.fromkeys(("norm_eps", "init_std"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")),
+    "share": (lambda v: 0 < v <= 1, "a number above 0, at most 1"),
     **dict.fromkeys(
         (
             *("base", "factor", "attention_factor", "beta_fast", "beta_slow"),
@@ -183,6 +184,7 @@ class RotaryPosition(Config):
     kind: ClassVar[str] = "rotary"
     length: int = 2048
     base: float = 10000.0
+    share: float = 1.0  #: share of a head's features that are rotated, rounded down (Black et al. 2022, section 2.1)
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     original_length: int = 2048
@@ -373,6 +375,9 @@ class StackConfig(Config):
     norm: Norm = "layer"  #: or the name of a registered norm
     norm_eps: float = 1e-5  #: ε of the norms
     placement: Literal["pre", "post", "sandwich"] = "pre"  #: norms before, after the sum, or around
+    sublayers: Literal["sequential", "parallel", "parallel-shared"] = "sequential"
+    """The feed-forward f reads what attention a has written, y = x + a(x), y + f(y); or in parallel the block's input,
+    x + a(x) + f(x), after a norm of its own, or one that both share (Wang and Komatsuzaki 2021)."""
     embedding_norm: bool = False  #: a norm of the embedding
     embedding_dim: int | None = None
     """Width of tokens, positions and the norm of the embedding, which a linear map projects to ``dim`` (Lan et al.
@@ -423,6 +428,10 @@ class StackConfig(Config):
             )
         if self.distinct_blocks == self.depth:
             object.__setattr__(self, "distinct_blocks", None)
+        if self.sublayers != "sequential" and self.placement == "post":
+            raise HeedfulError(
+                f"{self.sublayers} sublayers have their norms before them; give placement 'pre' or 'sandwich'"
+            )
         if self.causal and self.norm == "batch":
             raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
         if isinstance(self.window, tuple):
@@ -663,6 +672,7 @@ class EncoderConfig(Config):
             raise HeedfulError("segments are embedded and relative; give embedding.segments or position.segments")
         stack = self.encoder
         is_standard = stack.block == "standard" and stack.convolution is None and stack.norm != "batch"
+        is_standard = is_standard and stack.sublayers == "sequential"
         if self.embedding.query and not (isinstance(stack.position, ContentPosition) and is_standard):
             raise HeedfulError(
                 "embedding.query begins a query stream, which needs standard blocks, no batch norm, and positions that "

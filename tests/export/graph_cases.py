@@ -72,6 +72,13 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         ),
         "logits",
     ),
+    "decoder, half rotated, parallel": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(STACK, causal=True, position=RotaryPosition(share=0.5), sublayers="parallel-shared"),
+        ),
+        "logits",
+    ),
     "decoder, learned, windows": (
         DecoderConfig(
             embedding=WORDS,

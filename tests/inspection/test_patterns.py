@@ -103,6 +103,7 @@ SCHEMES = {
     "linear": {"position": RotaryPosition(scaling="linear", factor=4.0)},
     "llama3": {"position": RotaryPosition(scaling="llama3", factor=4.0, original_length=8)},
     "yarn": {"position": RotaryPosition(scaling="yarn", factor=4.0, original_length=8), "qk_norm": "head"},
+    "half": {"position": RotaryPosition(share=0.5, scaling="yarn", factor=4.0), "sublayers": "parallel"},
     "alibi": {"position": AlibiPosition()},
     "relative": {"position": RelativePosition(buckets=8, max_distance=6), "scale": "none"},
     "shaw": {"position": ShawPosition(distance=3, values=False), "kv_heads": 2},  # rows of values are not mixed by v

@@ -108,6 +108,13 @@ def test_grouped_queries_gates_and_norms_inside(position: Position) -> None:
 
 
 @torch.no_grad()
+@POSITIONS
+@pytest.mark.parametrize("sublayers", ["parallel", "parallel-shared"])
+def test_parallel_sublayers(position: Position, sublayers: Any) -> None:
+    check(loud(Stack(StackConfig(dim=16, depth=2, heads=4, sublayers=sublayers, position=position, causal=True))))
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("real", [REAL.long(), REAL.float(), REAL[3:4], REAL[4:5], REAL[4:5].repeat(3, 1)], ids=str)
 def test_masks_of_other_types_and_of_one_row(real: Tensor) -> None:
     check(loud(Stack(StackConfig(dim=16, depth=2, heads=4, position=RotaryPosition()))), real)

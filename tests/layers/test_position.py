@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -143,3 +144,27 @@ def test_learned_positions_beside_a_bias_are_mpnets() -> None:
 def test_few_buckets_are_refused() -> None:
     with pytest.raises(HeedfulError, match=r"learned.buckets is 3; give at least 4, or 0 for no bias"):
         LearnedPosition(length=4, buckets=3)
+
+
+@pytest.mark.parametrize("scaling", ["default", "yarn"])
+def test_rotary_of_a_share_of_a_head(scaling: str) -> None:
+    """The first R/2 pairs turn as in a head of size R; the numbers of the other pairs stay, unscaled."""
+    config = RotaryPosition(base=100.0, share=0.5, scaling=scaling, factor=4.0, original_length=8)  # type: ignore[arg-type]
+    at, x = torch.tensor([[3, 11]]), torch.randn(1, 2, 2, 16)
+    turned = Rotary(16, config).prepare(at, at).rotate(x)
+    pairs, result = x.unflatten(-1, (2, 8)), turned.unflatten(-1, (2, 8))
+    whole = Rotary(8, replace(config, share=1.0)).prepare(at, at).rotate(pairs[..., :4].flatten(-2))
+    assert torch.equal(result[..., :4].flatten(-2), whole)
+    assert torch.equal(result[..., 4:], pairs[..., 4:])
+    if scaling == "default":
+        angle = at[0, :, None] * 100.0 ** (-torch.arange(4) / 4)
+        expected = torch.complex(*pairs[..., :4].unbind(-2)) * torch.polar(torch.ones(2, 4), angle)
+        assert_close(result[..., :4], torch.stack((expected.real, expected.imag), -2))
+
+
+@pytest.mark.parametrize(("size", "share"), [(8, 0.4), (8, 0.1)])
+def test_a_share_that_is_no_pairs(size: int, share: float) -> None:
+    with pytest.raises(HeedfulError, match=rf"rotary.share is {share}, {int(size * share)} of the 8 features"):
+        Rotary(size, RotaryPosition(share=share))
+    with pytest.raises(HeedfulError, match=r"rotary.share is 1.5; give a number above 0, at most 1"):
+        RotaryPosition(share=1.5)

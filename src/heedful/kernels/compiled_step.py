@@ -183,7 +183,8 @@ class CompiledStep:
         self.mixed = self.projected + max(projected, mixed)  # cross-attention has its query alone there
         self.normed = self.shared = self.mixed + mixed  # of whole sequences only those before hold all rows at once
         self.temporary, self.inner = self.normed + self.dim, self.normed + 2 * self.dim
-        self.gate, self.width = self.inner + inner, self.inner + 2 * inner
+        self.gate, self.parallel = self.inner + inner, self.inner + 2 * inner
+        self.width = self.parallel + (self.dim if blocks[0].is_parallel else 0)
         formats = {linear.weights.values.dtype for linear in _compiled_linears(stack) if linear.weights is not None}
         self.attends_in_bfloat16 = formats.isdisjoint((torch.float32, torch.float16))
         self.is_causal = stack.config.causal
@@ -290,13 +291,20 @@ class CompiledStep:
         operations = self._sublayer(block.attention_residual, partial(attention, own, own.projections, SELF_ATTENTION))
         if isinstance(cross := block.cross_attention, Attention):
             operations += self._sublayer(block.cross_residual, partial(attention, cross, cross.query, CROSS_ATTENTION))
-        return operations + self._sublayer(block.feed_forward_residual, feed_forward)
+        if not block.is_parallel:
+            return operations + self._sublayer(block.feed_forward_residual, feed_forward)
+        before = self.norm_operations(block.feed_forward_residual.before, STREAM, self.parallel)  # of the block's input
+        return before + operations + self._sublayer(block.feed_forward_residual, feed_forward, self.parallel)
 
-    def _sublayer(self, residual: Any, sublayer: Callable[[int, int, bool], list[Operation]]) -> list[Operation]:
-        """Returns after(x + out(f(before(x)))) for the stream x."""
+    def _sublayer(
+        self, residual: Any, sublayer: Callable[[int, int, bool], list[Operation]], normed: int | None = None
+    ) -> list[Operation]:
+        """Returns after(x + out(f(before(x)))) for the stream x; ``normed`` is where before(x) is, if computed."""
         assert isinstance(residual, Residual)
-        normed, temporary = STREAM if isinstance(residual.before, Identity) else self.normed, self.temporary
-        operations = self.norm_operations(residual.before, STREAM, normed)
+        temporary, operations = self.temporary, list[Operation]()
+        if normed is None:
+            normed = STREAM if isinstance(residual.before, Identity) else self.normed
+            operations = self.norm_operations(residual.before, STREAM, normed)
         if isinstance(residual.out, Identity):
             operations += sublayer(normed, STREAM, True)
         else:
@@ -531,6 +539,7 @@ def has_sequences(stack: Stack) -> bool:
     return (
         type(stack.position) in WITHOUT_BIAS
         and set(stack.windows) == {None}
+        and stack.config.sublayers == "sequential"
         and all(is_standard(block) and type(block.cross_residual) is Skip for block in blocks)
         and all(isinstance(block.attention, Attention) for block in blocks)
         and all(block.attention.head_dim % HEAD_SIZES == 0 and block.attention.scale > 0 for block in blocks)

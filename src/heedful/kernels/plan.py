@@ -69,7 +69,9 @@ def two_query_attention(
     return fused_attention(q.repeat(1, 1, 2, 1), k, v, mask, bias, scale, dropout)[:, :, :1]
 
 
-def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+def filled_slots(
+    residual: Residual, stream: Tensor, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]
+) -> Tensor:
     """Computes ``every_slot`` without the calls that change nothing: empty slots, dropout in evaluation and of rate 0.
 
     Each call takes some microseconds, and a small decoder makes forty such calls per step.
@@ -84,19 +86,21 @@ def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer
         y = dropout(y)
     if drop_path.training and not (type(drop_path) is DropPath and drop_path.rate == 0):
         y = drop_path(y)
-    y = x + y
+    y = stream + y
     return y if type(after) is Identity else after(y, real)
 
 
-def narrow_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+def narrow_slots(
+    residual: Residual, stream: Tensor, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]
+) -> Tensor:
     """Computes ``filled_slots``; under autocast the sublayer gets its input in autocast's dtype.
 
     So it is cast once, not once for each linear map that reads it, as are its gradients.
     """
     dtype = product_dtype(x) if x.dtype is torch.float32 else x.dtype
     if dtype is x.dtype:
-        return filled_slots(residual, x, real, f, context)
-    return filled_slots(residual, x, real, lambda inner, **options: f(inner.to(dtype), **options), context)
+        return filled_slots(residual, stream, x, real, f, context)
+    return filled_slots(residual, stream, x, real, lambda inner, **options: f(inner.to(dtype), **options), context)
 
 
 def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:

@@ -380,5 +380,5 @@ def last_block(block: nn.Module, x: Tensor, selected: Tensor, context: BlockArgu
     def attention(_: Tensor) -> Tensor:
         return block.attention(residual.before(x, None), **context)  # keys and values of every token
 
-    y = residual(x[:, selected], None, attention)
-    return block.feed_forward_residual(y, None, block.feed_forward)
+    x_selected = x[:, selected]
+    return block.add_feed_forward(x_selected, residual(x_selected, None, attention), None)

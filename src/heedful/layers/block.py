@@ -53,13 +53,15 @@ class AttentionArguments(TypedDict, total=False):
 
 
 Sublayer = Callable[..., Tensor]  # attention or feed-forward
-Add = Callable[["Residual", Tensor, Tensor | None, Sublayer, Mapping[str, Any]], Tensor]
+Add = Callable[["Residual", Tensor, Tensor, Tensor | None, Sublayer, Mapping[str, Any]], Tensor]
 
 
-def every_slot(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+def every_slot(
+    residual: Residual, stream: Tensor, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]
+) -> Tensor:
     """Reference kernel of ``Residual``: calls each of its five modules, those that change nothing too."""
     y = residual.out(f(residual.before(x, real), **context), real)
-    return residual.after(x + residual.drop_path(residual.dropout(y)), real)
+    return residual.after(stream + residual.drop_path(residual.dropout(y)), real)
 
 
 class Residual(nn.Module):
@@ -79,12 +81,14 @@ class Residual(nn.Module):
         self.drop_path = DropPath()
         self.add: Add = every_slot  # the whole computation; a plan may put a faster function in its place
 
-    def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D).
+    def forward(
+        self, x: Tensor, real: Tensor | None, f: Sublayer, *, stream: Tensor | None = None, **context: Any
+    ) -> Tensor:
+        """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D), or to ``stream`` in place of ``x``.
 
         Only norms over the tokens of a batch, such as batch norm, use ``real`` (B, T), False for padding.
         """
-        return self.add(self, x, real, f, context)  # ``add`` is a function, not a method
+        return self.add(self, x if stream is None else stream, x, real, f, context)  # a function, not a method
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
@@ -124,6 +128,9 @@ class Block(nn.Module):
         self.cross_residual = Residual(config) if config.cross else Skip()
         self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
+        self.is_parallel = config.sublayers != "sequential"
+        if config.sublayers == "parallel-shared":
+            self.feed_forward_residual.before = self.attention_residual.before
         self.mask_function: MaskFunction = causal if config.causal else bidirectional
         self.has_window = config.window is not None  # of any block of its stack
         self.run: BlockCall = run_sublayers  # a plan may replace it
@@ -189,12 +196,16 @@ class Block(nn.Module):
         rows: RowLayout = BATCH,
         memory_rows: RowLayout = BATCH,
     ) -> Tensor:
-        """Computes self-attention, cross-attention, which has no positions, and feed-forward in turn."""
+        """Computes self-attention, cross-attention, which has no positions, and feed-forward, in turn or parallel."""
         to_self: AttentionArguments = {"mask": mask, "position": position, "cache": cache[0], "rows": rows}
         to_memory: AttentionArguments = {"source": memory, "mask": memory_mask, "cache": cache[1], "rows": memory_rows}
-        x = self.attention_residual(x, real, self.attention, **to_self)
-        x = self.cross_residual(x, real, self.cross_attention, **to_memory)
-        return self.feed_forward_residual(x, real, self.feed_forward)
+        y = self.attention_residual(x, real, self.attention, **to_self)
+        y = self.cross_residual(y, real, self.cross_attention, **to_memory)
+        return self.add_feed_forward(x, y, real)
+
+    def add_feed_forward(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
+        """Adds the feed-forward to ``y``, the attention's output; in parallel it reads the block's input ``x``."""
+        return self.feed_forward_residual(x if self.is_parallel else y, real, self.feed_forward, stream=y)
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""

@@ -232,9 +232,10 @@ class ExactScheme(PositionScheme):
 
 
 class Rotary(ExactScheme):
-    """Rotary positions: the pair (x_i, x_{i+E/2}) of every head is rotated by the angle p · base^(−2i/E).
+    """Rotary positions: the pair (x_i, x_{i+E/2}) of every head is rotated by the angle p · base^(−2i/R).
 
-    Su et al. 2021, equation 34, in the half-split layout of the Hub's Llama checkpoints. ``scaling`` stretches the
+    Su et al. 2021, equation 34, in the half-split layout of the Hub's Llama checkpoints. R = ⌊share · E⌋ features of a
+    head are rotated; the pairs from i = R/2 on stay (Black et al. 2022, section 2.1). ``scaling`` stretches the
     angles: linear (Chen et al. 2023), llama3 (Llama 3.1's smooth cut between low and high frequencies), yarn (Peng et
     al. 2023, with its attention factor). Angles are float32, as in the published models.
 
@@ -252,13 +253,23 @@ class Rotary(ExactScheme):
         if head_dim % 2:
             raise HeedfulError(f"rotary positions rotate pairs, but head size {head_dim} is odd; give an even head_dim")
         config = config or RotaryPosition()
-        frequencies, self.magnitude = SCALINGS[config.scaling](head_dim, config)
+        rotated = int(head_dim * config.share)
+        if rotated % 2 or not rotated:
+            raise HeedfulError(
+                f"rotary.share is {config.share}, {rotated} of the {head_dim} features of a head, but pairs are "
+                "rotated; give the share of an even number of features"
+            )
+        frequencies, self.magnitude = SCALINGS[config.scaling](rotated, config)
+        frequencies = F.pad(frequencies, (0, (head_dim - rotated) // 2))  # an angle of 0 leaves a pair as it is
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """Returns tables for ``queries`` (B or 1, T); new keys use the same, cached keys are already rotated."""
         angle = queries[:, None, :, None].float() * self.frequencies.float()  # (B, 1, T, E / 2)
-        return Rotation(angle.cos() * self.magnitude, angle.sin() * self.magnitude)
+        if self.magnitude == 1.0:
+            return Rotation(angle.cos(), angle.sin())
+        magnitude = torch.where(self.frequencies > 0, self.magnitude, 1.0)  # of the pairs that are rotated
+        return Rotation(angle.cos() * magnitude, angle.sin() * magnitude)
 
 
 def _frequencies(head_dim: int, base: float) -> Tensor:
