@@ -28,6 +28,16 @@ PUBLISHED = {
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200,
+    "gpt-j-6b": 6_050_882_784,
+    "gpt-neox-20b": 20_554_567_680,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
     "camembert-base": 110_621_952,
@@ -144,6 +154,27 @@ def opt(c: heedful.config.DecoderConfig) -> nn.Module:
             ffn_dim=4 * s.dim,
         )
     )
+
+
+def neox(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    s = c.decoder
+    return GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            vocab_size=c.embedding.vocab_size,
+            hidden_size=s.dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            intermediate_size=4 * s.dim,
+        )
+    )
+
+
+def gptj(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    return GPTJForCausalLM(GPTJConfig())  # the published values
 
 
 def llama(c: heedful.config.DecoderConfig) -> nn.Module:
@@ -421,6 +452,9 @@ def captioner(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
 ORACLES: dict[str, Callable[..., nn.Module]] = {
     "openai-gpt": gpt,
     "opt": opt,
+    "gpt-neox": neox,
+    "pythia": neox,
+    "gpt-j": gptj,
     "gpt": gpt2,
     "llama": llama,
     "tinyllama": llama,

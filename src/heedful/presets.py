@@ -294,6 +294,50 @@ def gpt3(dim: int, depth: int, heads: int) -> DecoderConfig:
     return gpt2(dim, depth, heads, length=2048)
 
 
+def pythia(dim: int, depth: int, heads: int, vocab: int = 50304, activation: Any = "gelu") -> DecoderConfig:
+    """Returns the configuration of a Pythia (Biderman et al. 2023), a GPT-NeoX (Black et al. 2022).
+
+    It has pre-norm with layer norms, attention and feed-forward in parallel, a quarter of each head rotated, and a head
+    that is not tied.
+    """
+    return DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab),
+        decoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            activation=activation,
+            sublayers="parallel",
+            position=RotaryPosition(length=2048, share=0.25),
+            causal=True,
+        ),
+        head=LanguageHead(tied=False),
+        special=SpecialTokens(start=0, end=(0,)),
+    )
+
+
+def gptj(dim: int, depth: int, heads: int, rotated: int, vocab: int = 50400) -> DecoderConfig:
+    """Returns the configuration of a GPT-J (Wang and Komatsuzaki 2021); of a head ``rotated`` features are rotated.
+
+    One norm serves attention and feed-forward, which are parallel; attention has no biases, and the head has one.
+    """
+    return DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab),
+        decoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            activation="gelu_tanh",
+            sublayers="parallel-shared",
+            attention_bias="none",
+            position=RotaryPosition(length=2048, share=rotated * heads / dim),
+            causal=True,
+        ),
+        head=LanguageHead(tied=False, bias=True),
+        special=SpecialTokens(start=50256, end=(50256,)),
+    )
+
+
 def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512) -> EncoderConfig:
     """Returns the configuration of a BERT (Devlin et al. 2019) with its pooler and without a head.
 
@@ -530,6 +574,16 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "opt-30b": ("Zhang et al. 2022, table 1", 29_974_540_288, lambda: opt(7168, 48, 56)),
     "opt-66b": ("Zhang et al. 2022, table 1", 65_719_701_504, lambda: opt(9216, 64, 72)),
     "opt-175b": ("Zhang et al. 2022, table 1", 174_604_468_224, lambda: opt(12288, 96, 96)),
+    "gpt-j-6b": ("Wang and Komatsuzaki 2021", 6_050_882_784, lambda: gptj(4096, 28, 16, 64)),
+    "gpt-neox-20b": ("Black et al. 2022", 20_554_567_680, lambda: pythia(6144, 44, 64, 50432, "gelu_tanh")),
+    "pythia-70m": ("Biderman et al. 2023, table 1", 70_426_624, lambda: pythia(512, 6, 8)),
+    "pythia-160m": ("Biderman et al. 2023, table 1", 162_322_944, lambda: pythia(768, 12, 12)),
+    "pythia-410m": ("Biderman et al. 2023, table 1", 405_334_016, lambda: pythia(1024, 24, 16)),
+    "pythia-1b": ("Biderman et al. 2023, table 1", 1_011_781_632, lambda: pythia(2048, 16, 8)),
+    "pythia-1.4b": ("Biderman et al. 2023, table 1", 1_414_647_808, lambda: pythia(2048, 24, 16)),
+    "pythia-2.8b": ("Biderman et al. 2023, table 1", 2_775_208_960, lambda: pythia(2560, 32, 32)),
+    "pythia-6.9b": ("Biderman et al. 2023, table 1", 6_857_302_016, lambda: pythia(4096, 32, 32, 50432)),
+    "pythia-12b": ("Biderman et al. 2023, table 1", 11_846_072_320, lambda: pythia(5120, 36, 40, 50688)),
     "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2, 0.035, "gelu")),
     "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0, 0.06, "gelu")),
     "llama-mini": ("laptop", 10_646_784, lambda: llama(384, 6, 6, None, 1024, 65, tied=True, length=256, std=0.035)),

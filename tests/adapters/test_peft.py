@@ -29,6 +29,9 @@ OPT = SMALL | {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_at
 OPT |= {"max_position_embeddings": 12}
 LLAMA = SMALL | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12}
+GPT_NEOX = SMALL | {"hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+GPT_NEOX |= {"max_position_embeddings": 12}
+GPTJ = SMALL | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 12, "rotary_dim": 4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"num_labels": 3, "max_position_embeddings": 12}
 ROBERTA = BERT | {"pad_token_id": 1, "max_position_embeddings": 14}
@@ -66,6 +69,8 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"task_type": "SEQ_CLS", "target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]},
         "all",
     ),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX, {"task_type": "CAUSAL_LM"}, "query,key,value"),
+    "gptj": (hf.GPTJForCausalLM, GPTJ, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
     "bert": (hf.BertForSequenceClassification, BERT, {"task_type": "SEQ_CLS"}, "query,value"),

@@ -35,6 +35,8 @@ OPT = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4
 OPT |= {"max_position_embeddings": 12}
 LLAMA = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+GPT_NEOX = IDS | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+GPT_NEOX |= {"max_position_embeddings": 12}
 BERT = IDS | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 14, "type_vocab_size": 2}
 DISTIL = IDS | {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 12}
@@ -56,6 +58,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "openai-gpt": ("openai-gpt", "OpenAIGPTLMHeadModel", GPT2),
     "opt": ("opt", "OPTForCausalLM", OPT),
     "opt post-norm": ("opt", "OPTForCausalLM", OPT | {"do_layer_norm_before": False}),
+    "gpt_neox": ("gpt_neox", "GPTNeoXForCausalLM", GPT_NEOX),
+    "gptj": ("gptj", "GPTJForCausalLM", GPT2 | {"rotary_dim": 2}),
     "llama": ("llama", "LlamaForCausalLM", LLAMA),
     "llama yarn": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
     "llama llama3": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "head_dim": 6}),

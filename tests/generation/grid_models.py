@@ -36,6 +36,8 @@ OPT = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads
 OPT |= {"max_position_embeddings": 64, "activation_function": "gelu", "tie_word_embeddings": False}
 LLAMA = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA |= {"intermediate_size": 24, "max_position_embeddings": 64}
+GPT_NEOX = {**COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+GPT_NEOX |= {"max_position_embeddings": 64}
 PAIR = {**COMMON, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
 PAIR |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
 PAIR |= {"decoder_start_token_id": PAD, "forced_eos_token_id": None}
@@ -45,6 +47,8 @@ T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6
 
 FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX),
+    "gptj": (hf.GPTJForCausalLM, {**GPT2, "rotary_dim": 4}),
     "llama": (hf.LlamaForCausalLM, LLAMA),
     "mistral": (hf.MistralForCausalLM, {**LLAMA, "sliding_window": 4}),
     "qwen3": (hf.Qwen3ForCausalLM, {**LLAMA, "head_dim": 8}),
@@ -58,10 +62,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
-SPREAD |= {"openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
+SPREAD |= {"gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
-LOUD |= {"openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
+LOUD |= {"gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
 
 
 @dataclass(frozen=True)

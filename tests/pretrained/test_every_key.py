@@ -23,6 +23,9 @@ BESIDE: dict[str, list[Any]] = {
     "dense_act_fn": ["silu"],
     "is_gated_act": [True],
     "rope_theta": [77.0],
+    "partial_rotary_factor": [0.5],
+    "rotary_pct": [0.5],
+    "rotary_emb_base": [77.0],
     "rope_scaling": [{"rope_type": "linear", "factor": 2.0}],
     "original_max_position_embeddings": [3],
     "layer_types": [["sliding_attention"] * 2],
@@ -34,7 +37,18 @@ BESIDE: dict[str, list[Any]] = {
     "summary_proj_to_labels": [True],
     "_remove_final_layer_norm": [True],
 }
-NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
+NAMES = (
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "bert masked",
+    "roberta masked",
+    "distilbert sequence",
+)
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
 NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")

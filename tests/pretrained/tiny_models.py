@@ -15,6 +15,7 @@ import transformers as hf
 from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
+from transformers.models.gptj import modeling_gptj
 from transformers.models.m2m_100 import modeling_m2m_100
 from transformers.models.xlnet import modeling_xlnet
 
@@ -43,6 +44,12 @@ GPT_NEO |= {"pad_token_id": 0, "resid_dropout": 0.2, "attention_dropout": 0.3, "
 OPT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24}
 OPT |= {"max_position_embeddings": 12, "dropout": 0.2, "attention_dropout": 0.3, "eos_token_id": [2, 3]}
 OPT |= {"pad_token_id": 0, "bos_token_id": 1}
+GPT_NEOX = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+GPT_NEOX |= {"intermediate_size": 24, "max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": 2}
+GPT_NEOX |= {"pad_token_id": 0, "hidden_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_eps": 1e-4}
+GPTJ = {"vocab_size": 23, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 12, "rotary_dim": 4}
+GPTJ |= {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0, "layer_norm_epsilon": 1e-4}
+GPTJ |= {"resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
@@ -119,6 +126,30 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt_neo sequence": (hf.GPTNeoForSequenceClassification, {**GPT_NEO, **NAMED}),
     "gpt_neo token": (hf.GPTNeoForTokenClassification, {**GPT_NEO, **NAMED}),
     "gpt_neo span": (hf.GPTNeoForQuestionAnswering, GPT_NEO),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX),
+    "gpt_neox sequential": (
+        hf.GPTNeoXForCausalLM,
+        {**GPT_NEOX, "use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"},
+    ),
+    "gpt_neox tied yarn": (
+        hf.GPTNeoXForCausalLM,
+        {**GPT_NEOX, "tie_word_embeddings": True, "rope_parameters": {**YARN, "partial_rotary_factor": 0.75}},
+    ),
+    "gpt_neox body": (
+        hf.GPTNeoXModel,
+        {**GPT_NEOX, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 1.0}},
+    ),
+    "gpt_neox sequence": (hf.GPTNeoXForSequenceClassification, {**GPT_NEOX, **NAMED}),
+    "gpt_neox token": (hf.GPTNeoXForTokenClassification, {**GPT_NEOX, **NAMED, "classifier_dropout": 0.4}),
+    "gpt_neox span": (hf.GPTNeoXForQuestionAnswering, {**GPT_NEOX, "hidden_act": "gelu_fast"}),
+    "gptj": (hf.GPTJForCausalLM, GPTJ),
+    "gptj tied": (
+        hf.GPTJForCausalLM,
+        {**GPTJ, "tie_word_embeddings": True, "rotary_dim": 8, "n_inner": 24, "activation_function": "silu"},
+    ),
+    "gptj body": (hf.GPTJModel, {**GPTJ, "rotary_dim": 2}),
+    "gptj sequence": (hf.GPTJForSequenceClassification, {**GPTJ, **NAMED}),
+    "gptj span": (hf.GPTJForQuestionAnswering, GPTJ),
     "llama": (hf.LlamaForCausalLM, LLAMA),
     "llama grouped tied": (hf.LlamaForCausalLM, {**GROUPED, "tie_word_embeddings": True}),
     "llama biases head": (hf.LlamaForCausalLM, {**LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 6}),
@@ -318,7 +349,7 @@ IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt")
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt", "gpt_neox", "gptj")
 
 
 @functools.cache
@@ -331,6 +362,7 @@ def reference(case: str) -> Any:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             computed = name.endswith("inv_freq") or ("embed_positions" in name and made.__name__.startswith(SINUSOIDAL))
             computed = name not in stored or (made is hf.MarianMTModel and "embed_positions" in name)
+            computed = "rotary_emb" in name or (made is hf.MarianMTModel and "embed_positions" in name)
             if tensor.is_floating_point() and not computed:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
     return model.eval()
@@ -393,7 +425,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
-    modeling_gpt_neo.torch = Exact() if dtype == torch.float64 else torch  # whose scores are float32 otherwise
+    for module in (modeling_gpt_neo, modeling_gptj):  # whose scores are float32 otherwise
+        module.torch = Exact() if dtype == torch.float64 else torch
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
     if kind in ("vit", "deit", "ijepa"):

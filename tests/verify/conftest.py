@@ -45,6 +45,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPTForCausalLM", OPT),
     "opt post-norm": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "activation_function": "gelu"}),
     "opt for sequences": ("OPTForSequenceClassification", OPT | NAMED),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"intermediate_size": 24, "max_position_embeddings": 40}
+        | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    ),
+    "gptj": (
+        "GPTJForCausalLM",
+        {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40, "rotary_dim": 2}
+        | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    ),
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 4}),
     "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),

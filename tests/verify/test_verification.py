@@ -54,6 +54,8 @@ GENERATE = (
     "gpt2",
     "openai-gpt",
     "opt",
+    "gpt_neox",
+    "gptj",
     "llama",
     "mistral",
     "qwen3",

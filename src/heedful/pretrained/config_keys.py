@@ -27,6 +27,7 @@ class Inexpressible(Exception):
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu": "gelu",
     "relu": "relu",
     "silu": "silu",

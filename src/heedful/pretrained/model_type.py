@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from heedful.config import Config, EncoderDecoderConfig, ModelConfig
 from heedful.errors import HeedfulError, known_names
@@ -155,6 +155,12 @@ class ModelType:
         if reread.keys() != ours.keys() or not all(path.endswith(FREE) for path in extra):
             return None
         return hub | ({"heedful": extra} if extra else {})
+
+    def sized(self, config: ModelConfig) -> Self:
+        """Returns the model type with the rules for the sizes of a configuration."""
+        fields = flat(config)
+        rules = tuple(rule.sized(fields) for rule in self.rules)
+        return self if rules == self.rules else replace(self, rules=rules)
 
     def names(self, stored: Tensors, architecture: Architecture) -> Tensors:
         """Returns the stored tensors by their current names, without the prefix that only some files have."""

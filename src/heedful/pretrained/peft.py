@@ -47,10 +47,12 @@ from heedful.pretrained.peft_config import (
     write_config,
 )
 from heedful.pretrained.peft_names import (
+    join_rows,
     layout_of,
     modules,
     peft_module,
     renamed,
+    split_rows,
     transposed,
     without_peft_prefix,
 )
@@ -170,7 +172,8 @@ def _lora_pairs(
         elif maps:
             dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
             a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
-            pairs |= {path: (a, part.clone()) for path, part in zip(parts, b.chunk(len(parts)), strict=True)}
+            rows = split_rows(b, parts, model_type, architecture)
+            pairs |= {path: (a, part.clone()) for path, part in rows.items()}
     problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
     if any(problems.values()):
         raise HeedfulError("; ".join(f"{problem}: {first_few(names)}" for problem, names in problems.items() if names))
@@ -248,7 +251,8 @@ def adapter_files(
                 "heedful.adapters.add_adapter"
             )
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
-        tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
+        rows = {path: low[path].lora_b for path in parts}
+        tensors[PREFIX + name + LORA_B] = join_rows(rows, model_type, architecture)
     state = saved_tensors(model)
     whole = model_type.tensors_out({name: state[name] for name in adapter.whole}, architecture)
     others = {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.models import Model
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types import OWN, OWN_ARCHITECTURE, express
 from heedful.pretrained.peft_config import CLASSIFIERS
-from heedful.pretrained.rules import Split, Transpose, bound
+from heedful.pretrained.rules import RotatedPairs, Split, Transpose, bound
 
 # module names in files and in memory since transformers 5; PEFT uses the latter
 _VIT = (
@@ -20,7 +22,7 @@ _VIT = (
     ("encoder.layer.{i}.intermediate.dense", "layers.{i}.mlp.fc1"),
     ("encoder.layer.{i}.output.dense", "layers.{i}.mlp.fc2"),
 )
-RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
+RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT, "gpt_neox": (("embed_out", "lm_head"),)}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
@@ -66,11 +68,43 @@ def renamed(name: str, model_type: ModelType) -> str:
 
 
 def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tuple[str, ...]:
-    for rule in [rule for rule in (*architecture.body, *model_type.rules) if isinstance(rule, Split)]:
-        for pattern in rule.ours:
-            if values := bound(pattern, [f"{path}.weight"]):
-                return tuple(ours.format(**values[0]).removesuffix(".weight") for ours in rule.ours)
-    return (path,)
+    rule = _split_of(path, model_type, architecture)
+    if rule is None:
+        return (path,)
+    values = next(values[0] for pattern in rule.ours if (values := bound(pattern, [f"{path}.weight"])))
+    return tuple(ours.format(**values).removesuffix(".weight") for ours in rule.ours)
+
+
+def _split_of(path: str, model_type: ModelType, architecture: Architecture) -> Split | None:
+    """Returns the rule of the stored map that holds our linear map at ``path`` beside others."""
+    rules = [rule for rule in (*architecture.body, *model_type.rules) if isinstance(rule, Split)]
+    return next((rule for rule in rules if rule.hub_name_of(f"{path}.weight")), None)
+
+
+def split_rows(
+    rows: Tensor, paths: Sequence[str], model_type: ModelType, architecture: Architecture
+) -> dict[str, Tensor]:
+    """Returns the rows (out, ...) of our linear maps at ``paths``, from those of the one map that is stored."""
+    rule = _split_of(paths[0], model_type, architecture)
+    parts = [rows] if rule is None else rule.split(rows)
+    ours = {f"{path}.weight": part for path, part in zip(paths, parts, strict=True)}
+    for pairs in _row_orders(model_type):
+        pairs.read({}, ours)
+    return {name.removesuffix(".weight"): part for name, part in ours.items()}
+
+
+def join_rows(parts: Mapping[str, Tensor], model_type: ModelType, architecture: Architecture) -> Tensor:
+    """Returns the rows of the one map that is stored, from the rows of our linear maps by their paths."""
+    rule = _split_of(next(iter(parts)), model_type, architecture)
+    ours = {f"{path}.weight": part for path, part in parts.items()}
+    for pairs in _row_orders(model_type):
+        pairs.write(ours, {})
+    joined: Sequence[Tensor] = [*ours.values()]
+    return joined[0] if rule is None else rule.join(joined)
+
+
+def _row_orders(model_type: ModelType) -> list[RotatedPairs]:
+    return [rule for rule in model_type.rules if isinstance(rule, RotatedPairs)]
 
 
 def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:

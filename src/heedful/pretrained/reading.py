@@ -172,7 +172,7 @@ def _load_folder(
         other_head = requested.kind != config.head.kind or getattr(requested, "dense", 0) != getattr(
             config.head, "dense", 0
         )
-        loaded = model_type.tensors_in(stored, architecture, head=not other_head)
+        loaded = model_type.sized(config).tensors_in(stored, architecture, head=not other_head)
         if other_head:  # the old head's tensors are not loaded, except a pooler that the new head has too
             poolers = {name for name in model.state_dict() if "head.pooler." in name}
             loaded = {name: t for name, t in loaded.items() if not name.startswith("head.") or name in poolers}

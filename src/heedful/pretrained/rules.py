@@ -10,7 +10,7 @@ Torch is imported only where tensors are joined, so that reading a configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,16 @@ def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
     return [match.groupdict() for name in names if (match := _compiled(pattern).fullmatch(name))]
 
 
+class _Rule:
+    """Base class of rules."""
+
+    def sized(self, fields: Mapping[str, Any]) -> Any:
+        """Returns the rule with the sizes that it needs of a flat configuration; most rules need none."""
+        return self
+
+
 @dataclass(frozen=True)
-class _OneTensorRule:
+class _OneTensorRule(_Rule):
     """A rule for stored tensors whose names match one pattern."""
 
     hub_name: str
@@ -46,7 +54,7 @@ class _OneTensorRule:
 
 
 @dataclass(frozen=True)
-class _JoiningRule:
+class _JoiningRule(_Rule):
     """A rule for several stored tensors that make one tensor of ours."""
 
     hub_name: tuple[str, ...]
@@ -203,17 +211,25 @@ class Split(_OneTensorRule):
         """Splits the stored tensor into ours."""
         for values in bound(self.hub_name, list(stored)):
             whole = stored.pop(self.hub_name.format(**values))
-            parts = self._transposed(whole).chunk(len(self.ours))
+            parts = self.split(self._transposed(whole))
             for name, part in zip(self.ours, parts, strict=False):
                 loaded[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Joins our tensors into the tensor to store."""
-        import torch
-
         for values in bound(self.ours[0], list(ours)):
             parts = [ours.pop(name.format(**values)) for name in self.ours]
-            written[self.hub_name.format(**values)] = self._transposed(torch.cat(parts))
+            written[self.hub_name.format(**values)] = self._transposed(self.join(parts))
+
+    def split(self, whole: Tensor) -> Sequence[Tensor]:
+        """Returns the parts of the first axis."""
+        return whole.chunk(len(self.ours))
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Returns the tensor of which these are the parts."""
+        import torch
+
+        return torch.cat(list(parts))
 
     def hub_name_of(self, name: str) -> str | None:
         """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
@@ -222,6 +238,92 @@ class Split(_OneTensorRule):
 
     def _transposed(self, tensor: Tensor) -> Tensor:
         return tensor.t() if self.transposed and tensor.dim() == 2 else tensor
+
+
+@dataclass(frozen=True)
+class SplitProjections(Split):
+    """Rule for the rows of queries, keys and values that are stored as one: all queries, all keys, all values (Phi-3).
+
+    With ``by_group`` each key-value head has its queries, its key and its value together (GPT-NeoX).
+    """
+
+    by_group: bool = False
+    stack: str = "decoder"
+    groups: int = 1
+    sizes: tuple[int, ...] = ()  # of the parts of a group; none before ``sized``
+
+    def sized(self, fields: Mapping[str, Any]) -> SplitProjections:
+        """Returns the rule for the heads of the configuration."""
+        heads, kv_heads, size = (fields[f"{self.stack}.{name}"] for name in ("heads", "kv_heads", "head_dim"))
+        groups = kv_heads if self.by_group else 1
+        return replace(self, groups=groups, sizes=tuple(n // groups * size for n in (heads, kv_heads, kv_heads)))
+
+    def split(self, whole: Tensor) -> Sequence[Tensor]:
+        """Returns the rows of queries, keys and values."""
+        if len(whole) != self.groups * sum(self.sizes):
+            return super().split(whole)  # the error about their shapes names them
+        return [part.flatten(0, 1) for part in whole.unflatten(0, (self.groups, -1)).split(self.sizes, 1)]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Returns the rows as they are stored."""
+        import torch
+
+        return torch.cat([part.unflatten(0, (self.groups, -1)) for part in parts], 1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class RotatedPairs(_Rule):
+    """Rule for the order of the rows of a head, whose pairs rotary positions rotate: ours are (i, i + E/2).
+
+    Stored are first the R rows that are rotated, with the pairs (i, i + R/2), or (2i, 2i + 1) if ``interleaved``. The
+    tensors have our names: another rule, before this one, has renamed them.
+    """
+
+    ours: str
+    interleaved: bool = False
+    stack: str = "decoder"
+    order: tuple[int, ...] = ()  # the stored row of each row of ours; none before ``sized``
+
+    def sized(self, fields: Mapping[str, Any]) -> RotatedPairs:
+        """Returns the rule for the head size of the configuration, and the share of a head that is rotated."""
+        size = fields[f"{self.stack}.head_dim"]
+        half = int(size * fields[f"{self.stack}.position.share"]) // 2
+        pairs = [(2 * i, 2 * i + 1) if self.interleaved else (i, i + half) for i in range(half)]
+        pairs += [(i, i + size // 2 - half) for i in range(2 * half, size // 2 + half)]
+        return replace(self, order=(*(first for first, _ in pairs), *(second for _, second in pairs)))
+
+    def claims(self, name: str) -> bool:
+        """Returns False, because another rule applies to the stored tensor."""
+        return False
+
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
+        """Orders the rows of the tensors in ``loaded`` as ours."""
+        loaded.update({name: self.inward(loaded[name]) for name in self.names(loaded)})
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Orders the rows of the tensors in ``ours`` as they are stored."""
+        ours.update({name: self.outward(ours[name]) for name in self.names(ours)})
+
+    def names(self, tensors: Iterable[str]) -> list[str]:
+        """Returns the names of the tensors to which the rule applies."""
+        return [self.ours.format(**values) for values in bound(self.ours, tensors)]
+
+    def inward(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor (H E, ...) with the rows of each head in our order."""
+        return self._ordered(tensor, self.order)
+
+    def outward(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor (H E, ...) with the rows of each head in the stored order."""
+        return self._ordered(tensor, sorted(range(len(self.order)), key=self.order.__getitem__))
+
+    def _ordered(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+        if [*order] == [*range(len(order))] or len(tensor) % len(order):  # the error about its shape names it
+            return tensor
+        return tensor.unflatten(0, (-1, len(order)))[:, list(order)].flatten(0, 1)
+
+    def hub_name_of(self, name: str) -> str | None:
+        """Returns None, because another rule has the stored name."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -309,7 +411,7 @@ class SinusoidTable(Rename):
             raise HeedfulError(f"{self.hub_name} is not the table of sinusoids that this layout computes; remove it")
 
 
-Rule = Rename | Split | Join | Tie | Drop
+Rule = Rename | Split | RotatedPairs | Join | Tie | Drop
 
 
 def rename_rules(rules: Iterable[Rule], prefix: str, moved: Iterable[tuple[str, str]] = ()) -> tuple[Rule, ...]:
@@ -319,6 +421,8 @@ def rename_rules(rules: Iterable[Rule], prefix: str, moved: Iterable[tuple[str, 
     """
 
     def renamed(rule: Rule) -> Rule:
+        if isinstance(rule, RotatedPairs):
+            return replace(rule, ours=moved_name(rule.ours, moved))
         stored: Any = _each(lambda name: prefix + name, rule.hub_name)
         if isinstance(rule, Drop):
             return replace(rule, hub_name=stored)

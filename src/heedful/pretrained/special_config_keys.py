@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,11 +62,18 @@ def _positive(key: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class RotaryKeys(ConfigKey):
-    """Keys of rotary positions: ``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``."""
+    """Keys of rotary positions: ``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``.
+
+    Attributes:
+        share: default of ``partial_rotary_factor``; None: all features of a head are rotated.
+        names: older names of ``rope_theta`` and ``partial_rotary_factor``.
+    """
 
     hub_name: str = "rope_parameters"
     ours: str = "decoder.position"
     default: float = 10000.0
+    share: float | None = None
+    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor")
 
     def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the base and scaling of our rotary positions; an error names an unsupported kind of scaling, or key."""
@@ -73,8 +81,12 @@ class RotaryKeys(ConfigKey):
         settings = hub.get(key) or {}
         if not isinstance(settings, Mapping):
             raise HeedfulError(f"{key} is {settings!r}; it must be an object")
-        settings = {"partial_rotary_factor": hub.get("partial_rotary_factor")} | dict(settings)
-        base = settings.pop("rope_theta", hub.get("rope_theta", self.default))
+        older_base, older_share = self.names
+        settings = {"partial_rotary_factor": hub.get(older_share, self.share)} | dict(settings)
+        base = settings.pop("rope_theta", hub.get(older_base, self.default))
+        if self.share is not None:
+            share = settings.pop("partial_rotary_factor")
+            ours[f"{self.ours}.share"] = _positive("partial_rotary_factor", share)
         older_kind = settings.pop("type", "default")
         kind = settings.pop("rope_type", older_kind)
         if not isinstance(kind, str) or kind not in SCALINGS:
@@ -102,7 +114,31 @@ class RotaryKeys(ConfigKey):
         kind = ours[f"{self.ours}.scaling"]
         scaling = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
         scaling = {name: value for name, value in scaling.items() if value is not None}
-        hub[self.hub_name] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **scaling}
+        share = {} if self.share is None else {"partial_rotary_factor": ours[f"{self.ours}.share"]}
+        hub[self.hub_name] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **scaling, **share}
+
+
+@dataclass(frozen=True)
+class RotaryDimKey(ConfigKey):
+    """Key of GPT-J with the number of features of a head that are rotated; ours is their share of the head."""
+
+    hub_name: str = "rotary_dim"
+    ours: str = "decoder.position.share"
+    default: int = 64
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our share, so that the product with the size of a head, rounded down, is the number."""
+        super().read(hub, ours, stored)
+        number, size = ours[self.ours], ours["decoder.dim"] // ours["decoder.heads"]
+        if number > size:
+            raise HeedfulError(f"{self.hub_name} is {number}, but a head has {size} features; give at most {size}")
+        share = number / size
+        ours[self.ours] = share if int(size * share) == number else math.nextafter(share, 1)
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the number of features."""
+        super().write(ours, hub)
+        hub[self.hub_name] = int(ours["decoder.head_dim"] * hub[self.hub_name])
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def _config_of_folder(folder: Path) -> ModelConfig:
             stored = model_type.names({name: tensor for name, (_, tensor) in headers.items()}, architecture)
             config = model_type.read(hub_config, architecture, model_type.implied_by(architecture, stored))
             check_sizes(config, stored)
-            tensors = model_type.tensors_in(stored, architecture)
+            tensors = model_type.sized(config).tensors_in(stored, architecture)
             match_tensors(
                 build_empty(config),
                 tensors,

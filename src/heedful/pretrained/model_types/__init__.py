@@ -19,6 +19,8 @@ from heedful.pretrained.model_types.distilbert import DISTILBERT
 from heedful.pretrained.model_types.electra import ELECTRA
 from heedful.pretrained.model_types.gpt2 import GPT2
 from heedful.pretrained.model_types.gpt_neo import GPT_NEO
+from heedful.pretrained.model_types.gpt_neox import GPT_NEOX
+from heedful.pretrained.model_types.gptj import GPTJ
 from heedful.pretrained.model_types.ijepa import IJEPA
 from heedful.pretrained.model_types.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.pretrained.model_types.m2m_100 import M2M_100
@@ -35,7 +37,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
@@ -101,5 +103,5 @@ def express(
     for model_type in sorted(MODEL_TYPES.values(), key=lambda model_type: model_type.name != first):
         for architecture in model_type.ordered(source if model_type.name == first else {}):
             if (hub := model_type.write(config, architecture)) is not None:
-                return model_type, architecture, hub
+                return model_type.sized(config), architecture, hub
     return None
