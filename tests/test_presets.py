@@ -38,6 +38,9 @@ PUBLISHED = {
     "pythia-2.8b": 2_775_208_960,
     "pythia-6.9b": 6_857_302_016,
     "pythia-12b": 11_846_072_320,
+    "phi3-mini": 3_821_079_552,
+    "phi3-medium": 13_960_238_080,
+    "phi4": 14_659_507_200,
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
     "camembert-base": 110_621_952,
@@ -190,6 +193,22 @@ def llama(c: heedful.config.DecoderConfig) -> nn.Module:
             num_attention_heads=s.heads,
             num_key_value_heads=s.kv_heads,
             tie_word_embeddings=c.head.tied,
+        )
+    )
+
+
+def phi3(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    s = c.decoder
+    return Phi3ForCausalLM(
+        Phi3Config(
+            vocab_size=c.embedding.vocab_size,
+            hidden_size=s.dim,
+            intermediate_size=s.ff_dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            num_key_value_heads=s.kv_heads,
         )
     )
 
@@ -458,6 +477,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "gpt": gpt2,
     "llama": llama,
     "tinyllama": llama,
+    "phi": phi3,
     "smollm": llama,
     "stories": llama,
     "bert": bert,

@@ -285,6 +285,24 @@ def llama3(
     return llama(dim, depth, heads, 8, ff_dim, 128256, 500000.0, tied, special, length, factor)
 
 
+def phi3(
+    dim: int,
+    depth: int,
+    heads: int,
+    kv_heads: int,
+    ff_dim: int,
+    vocab: int = 32064,
+    base: float = 10000.0,
+    length: int = 4096,
+    window: int | None = 2047,
+    special: SpecialTokens | None = None,
+) -> DecoderConfig:
+    """Returns the configuration of a Phi-3 (Abdin et al. 2024): a Llama with a sliding window, or of a Phi-4."""
+    special = special or SpecialTokens(pad=32000, start=1, end=(32000,))
+    config = llama(dim, depth, heads, kv_heads, ff_dim, vocab, base, special=special, length=length)
+    return replace(config, decoder=replace(config.decoder, window=window))
+
+
 def gpt3(dim: int, depth: int, heads: int) -> DecoderConfig:
     """Returns the configuration of a GPT-3 (Brown et al. 2020, table 2.1): a GPT-2 for 2,048 tokens.
 
@@ -598,6 +616,15 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "llama3.2-3b": ("Llama 3.2, 2024", 3_212_749_824, lambda: llama3(3072, 28, 24, 8192, True, 131072, 32.0)),
     "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
     "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
+    "phi3-mini": ("Abdin et al. 2024", 3_821_079_552, lambda: phi3(3072, 32, 32, 32, 8192)),
+    "phi3-medium": ("Abdin et al. 2024", 13_960_238_080, lambda: phi3(5120, 40, 40, 10, 17920)),
+    "phi4": (
+        "Abdin et al. 2024b",
+        14_659_507_200,
+        lambda: phi3(
+            5120, 40, 40, 10, 17920, 100352, 250000.0, 16384, None, SpecialTokens(start=100257, end=(100257,))
+        ),
+    ),
     "stories15m": (
         "llama2.c, 2023",
         15_191_712,

@@ -31,6 +31,7 @@ LLAMA = SMALL | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers"
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12}
 GPT_NEOX = SMALL | {"hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 GPT_NEOX |= {"max_position_embeddings": 12}
+PHI3 = LLAMA | {"hidden_size": 32}
 GPTJ = SMALL | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 12, "rotary_dim": 4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"num_labels": 3, "max_position_embeddings": 12}
@@ -70,6 +71,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         "all",
     ),
     "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX, {"task_type": "CAUSAL_LM"}, "query,key,value"),
+    "phi3": (
+        hf.Phi3ForCausalLM,
+        PHI3,
+        {"task_type": "CAUSAL_LM", "target_modules": ["qkv_proj", "gate_up_proj"]},
+        "query,key,value,gate,up",
+    ),
     "gptj": (hf.GPTJForCausalLM, GPTJ, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
@@ -193,6 +200,7 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
     for owner in (
+        hf.models.phi3.modeling_phi3.Phi3RMSNorm,
         hf.models.llama.modeling_llama.LlamaRMSNorm,
         hf.models.t5.modeling_t5.T5LayerNorm,
         hf.models.mt5.modeling_mt5.MT5LayerNorm,

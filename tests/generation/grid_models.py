@@ -52,6 +52,7 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "llama": (hf.LlamaForCausalLM, LLAMA),
     "mistral": (hf.MistralForCausalLM, {**LLAMA, "sliding_window": 4}),
     "qwen3": (hf.Qwen3ForCausalLM, {**LLAMA, "head_dim": 8}),
+    "phi3": (hf.Phi3ForCausalLM, {**LLAMA, "sliding_window": 4}),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "bart": (hf.BartForConditionalGeneration, PAIR),
     "marian": (hf.MarianMTModel, {**PAIR, "scale_embedding": True, **APART}),
@@ -62,10 +63,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
-SPREAD |= {"gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
+SPREAD |= {"phi3": 0.4, "gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
-LOUD |= {"gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
+LOUD |= {"phi3": 1.2, "gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
 
 
 @dataclass(frozen=True)

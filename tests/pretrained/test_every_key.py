@@ -45,6 +45,7 @@ NAMES = (
     "mistral",
     "qwen2",
     "qwen3",
+    "phi3",
     "bert masked",
     "roberta masked",
     "distilbert sequence",

@@ -31,8 +31,8 @@ from tiny_models import (
 import heedful
 from heedful import presets
 from heedful.pretrained import load, save
-from heedful.pretrained.model_types import MODEL_TYPES, express
 from heedful.pretrained.flat_config import flat
+from heedful.pretrained.model_types import MODEL_TYPES, express
 from heedful.pretrained.rules import SplitProjections
 
 

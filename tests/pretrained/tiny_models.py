@@ -50,6 +50,9 @@ GPT_NEOX |= {"pad_token_id": 0, "hidden_dropout": 0.2, "attention_dropout": 0.3,
 GPTJ = {"vocab_size": 23, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 12, "rotary_dim": 4}
 GPTJ |= {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0, "layer_norm_epsilon": 1e-4}
 GPTJ |= {"resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4}
+PHI3 = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+PHI3 |= {"max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0}
+PHI3 |= {"resid_pdrop": 0.2, "attention_dropout": 0.3, "rms_norm_eps": 1e-4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
@@ -199,6 +202,15 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         hf.Qwen3ForCausalLM,
         {**GROUPED, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 2, "layer_types": MIXED},
     ),
+    "phi3": (hf.Phi3ForCausalLM, PHI3),
+    "phi3 window": (
+        hf.Phi3ForCausalLM,
+        {**PHI3, "num_key_value_heads": 2, "sliding_window": 3, "tie_word_embeddings": True, "hidden_act": "gelu"}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.75}},
+    ),
+    "phi3 body": (hf.Phi3Model, {**PHI3, "num_key_value_heads": 1}),
+    "phi3 sequence": (hf.Phi3ForSequenceClassification, {**PHI3, **NAMED}),
+    "phi3 token": (hf.Phi3ForTokenClassification, {**PHI3, **NAMED}),
     "bert": (hf.BertModel, BERT),
     "bert masked": (hf.BertForMaskedLM, {**BERT, "hidden_act": "relu"}),
     "bert sequence": (hf.BertForSequenceClassification, {**BERT, **NAMED}),
@@ -349,7 +361,7 @@ IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt", "gpt_neox", "gptj")
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt", "gpt_neox", "gptj", "phi3")
 
 
 @functools.cache

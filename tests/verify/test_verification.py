@@ -56,6 +56,7 @@ GENERATE = (
     "opt",
     "gpt_neox",
     "gptj",
+    "phi3",
     "llama",
     "mistral",
     "qwen3",

@@ -67,6 +67,7 @@ class RotaryKeys(ConfigKey):
     Attributes:
         share: default of ``partial_rotary_factor``; None: all features of a head are rotated.
         names: older names of ``rope_theta`` and ``partial_rotary_factor``.
+        kinds: kinds of scaling that the model type has.
     """
 
     hub_name: str = "rope_parameters"
@@ -74,6 +75,7 @@ class RotaryKeys(ConfigKey):
     default: float = 10000.0
     share: float | None = None
     names: tuple[str, str] = ("rope_theta", "partial_rotary_factor")
+    kinds: tuple[str, ...] = tuple(SCALINGS)
 
     def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the base and scaling of our rotary positions; an error names an unsupported kind of scaling, or key."""
@@ -89,8 +91,9 @@ class RotaryKeys(ConfigKey):
             ours[f"{self.ours}.share"] = _positive("partial_rotary_factor", share)
         older_kind = settings.pop("type", "default")
         kind = settings.pop("rope_type", older_kind)
-        if not isinstance(kind, str) or kind not in SCALINGS:
-            raise HeedfulError(f"rope_type is {kind!r}; only {', '.join(map(repr, SCALINGS))} are supported")
+        if kind not in self.kinds:
+            verb = "is" if len(self.kinds) == 1 else "are"
+            raise HeedfulError(f"rope_type is {kind!r}; only {', '.join(map(repr, self.kinds))} {verb} supported")
         ours[f"{self.ours}.base"] = _positive("rope_theta", base)
         ours[f"{self.ours}.scaling"] = kind
         fields = SCALINGS[kind]
@@ -112,6 +115,8 @@ class RotaryKeys(ConfigKey):
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
+        if kind not in self.kinds:
+            raise Inexpressible(f"{self.ours}.scaling")
         scaling = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
         scaling = {name: value for name, value in scaling.items() if value is not None}
         share = {} if self.share is None else {"partial_rotary_factor": ours[f"{self.ours}.share"]}

@@ -30,6 +30,7 @@ from heedful.pretrained.model_types.mpnet import MPNET
 from heedful.pretrained.model_types.openai_gpt import OPENAI_GPT
 from heedful.pretrained.model_types.opt import OPT
 from heedful.pretrained.model_types.pegasus import PEGASUS
+from heedful.pretrained.model_types.phi3 import PHI3
 from heedful.pretrained.model_types.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from heedful.pretrained.model_types.t5 import MT5, T5
 from heedful.pretrained.model_types.vision_encoder_decoder import VISION_ENCODER_DECODER
@@ -37,7 +38,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
