@@ -152,6 +152,20 @@ def test_parallel_sublayers_by_their_equation(sublayers: Any) -> None:
     assert (block(x) - x).abs().max() > 1
 
 
+def test_layer_norms_without_bias_and_a_first_block_without_norm() -> None:
+    stack = loud(Stack(StackConfig(dim=16, depth=2, heads=4, norm_bias=False, first_norm=False, embedding_norm=True)))
+    assert not [name for name, _ in stack.named_parameters() if "norm" in name and name.endswith("bias")]
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    expected = stack.embedding_norm(x)
+    assert_close(expected, nn.functional.layer_norm(x, (16,), stack.embedding_norm.weight))
+    for number, block in enumerate(stack.block):
+        before = block.attention_residual.before
+        assert isinstance(before, nn.LayerNorm) == (number > 0)
+        expected = expected + block.attention(before(expected))
+        expected = expected + block.feed_forward(block.feed_forward_residual.before(expected))
+    assert_close(stack(x), stack.norm(expected))
+
+
 @pytest.mark.parametrize(("placement", "norms"), [("pre", 5), ("post", 4), ("sandwich", 9)])
 def test_a_final_norm_exactly_where_blocks_begin_with_one(placement: str, norms: int) -> None:
     stack = Stack(StackConfig(dim=8, depth=2, heads=2, placement=placement))

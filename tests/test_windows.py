@@ -16,7 +16,9 @@ from heedful.cache import Cache
 from heedful.config import (
     AlibiPosition,
     Config,
+    DropoutRates,
     LearnedPosition,
+    NoHead,
     Position,
     RelativePosition,
     RotaryPosition,
@@ -27,6 +29,8 @@ from heedful.export import export
 from heedful.generation.decoding import decode
 from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder
+from heedful.kernels.plan import apply_plan
+from heedful.layers import Rotary
 from heedful.layers.mask import token_positions
 from heedful.models.base import Model
 from heedful.pretrained.model_types import express
@@ -247,3 +251,73 @@ def test_transformers_is_told_that_gpt2_has_no_windows(tmp_path: Any) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] != "gpt2"
     with pytest.raises(HeedfulError, match="window"):
         export(tmp_path, "hf", tmp_path / "hf")
+
+
+# ------------------------------------------------------------------------------------------------------------ encoders
+
+
+def encoder(window: Any, position: Position | None = None) -> Model:
+    config = presets.bert(16, 4, 2, VOCAB, 40)
+    position = position or RotaryPosition(base=300.0, window_base=20.0)
+    stack = replace(config.encoder, window=window, position=position, dropout=DropoutRates())
+    return heedful.create(replace(config, encoder=stack, head=NoHead()), seed=1).double().eval()
+
+
+def both_sides(real: Tensor, window: int | None) -> Tensor:
+    """The mask (B, 1, T, T) of an encoder's block, pair by pair: of real tokens up to half the window away."""
+    mask = torch.zeros(len(real), 1, T, T, dtype=torch.bool)
+    for row in range(len(real)):
+        places = real[row].nonzero()[:, 0].tolist()
+        for number, query in enumerate(places):
+            first = 0 if window is None else max(0, number - window // 2)
+            last = len(places) if window is None else number + window // 2 + 1
+            mask[row, 0, query, places[first:last]] = True
+    return mask
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("plan", ["plain", "cpu-inference", "cpu-training", "gpu"])
+@pytest.mark.parametrize("padding", REAL)
+@pytest.mark.parametrize("window", [4, 5, (None, 3, 2)], ids=str)
+def test_an_encoders_window_is_half_on_each_side(window: Any, padding: str, plan: str) -> None:
+    """Blocks with a window have a rotary base of their own."""
+    model, real = encoder(window), REAL[padding]
+    stack, positions = model.encoder, token_positions(real)
+    x = stack.embedding_norm(model.embedding(IDS, torch.zeros_like(IDS)))
+    for number, block in enumerate(stack.block):
+        own = window[number % 3] if isinstance(window, tuple) else window
+        rotary = Rotary(8, RotaryPosition(base=300.0 if own is None else 20.0))
+        x = block(x, mask=both_sides(real, own), position=rotary.prepare(positions, positions))
+    assert_close(apply_plan(model, plan)(IDS, real)[real], x[real])
+
+
+@pytest.mark.parametrize("position", [LearnedPosition(length=40), RelativePosition(), AlibiPosition()], ids=str)
+def test_an_encoders_window_trains_without_padding(position: Position) -> None:
+    gradients = []
+    for plan in ("plain", "cpu-training"):
+        model = apply_plan(encoder((None, 3), position).train(), plan)
+        model(IDS, REAL["right"])[REAL["right"]].square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.encoder.parameters()])
+    for one, two in zip(*gradients, strict=True):
+        assert_close(one, two, "gradient")
+
+
+@torch.no_grad()
+def test_packed_texts_of_an_encoder_with_windows() -> None:
+    model = encoder((None, 3))
+    texts = torch.tensor([[1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0]])
+    packed = model(IDS[:1], texts)[0]
+    assert_close(packed[:5], model(IDS[:1, :5])[0])
+    assert_close(packed[5:9], model(IDS[:1, 5:9])[0])
+
+
+@torch.no_grad()
+def test_parts_of_an_encoder_with_windows_alone() -> None:
+    """Mask and rotation are known to the stack."""
+    model = encoder((None, 3))
+    x, positions = torch.randn(1, 5, 16, dtype=torch.float64), torch.arange(5)[None]
+    encoding = model.encoder.encoding(positions, positions)
+    with pytest.raises(HeedfulError, match=r"depends on the window of the block; give position\.of\(window\)"):
+        model.encoder.block[1](x, position=encoding, mask=torch.ones(5, 5, dtype=torch.bool))
+    with pytest.raises(HeedfulError, match=r"the attention's window is known to its stack; give mask"):
+        model.encoder.block[1].attention(x, position=encoding.of(3))

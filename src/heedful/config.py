@@ -33,7 +33,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
     "share": (lambda v: 0 < v <= 1, "a number above 0, at most 1"),
     **dict.fromkeys(
         (
-            *("base", "factor", "attention_factor", "beta_fast", "beta_slow"),
+            *("base", "window_base", "factor", "attention_factor", "beta_fast", "beta_slow"),
             *("low_frequency_factor", "high_frequency_factor"),
         ),
         (lambda v: 0 < v < math.inf, "a finite number above 0"),
@@ -185,6 +185,7 @@ class RotaryPosition(Config):
     length: int = 2048
     base: float = 10000.0
     share: float = 1.0  #: share of a head's features that are rotated, rounded down (Black et al. 2022, section 2.1)
+    window_base: float | None = None  #: of blocks with a window, whose angles are not scaled; None: as the others
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     original_length: int = 2048
@@ -374,6 +375,7 @@ class StackConfig(Config):
     ff_dim: int | None = None  #: None is 4 dim
     norm: Norm = "layer"  #: or the name of a registered norm
     norm_eps: float = 1e-5  #: ε of the norms
+    norm_bias: bool = True  #: layer norms have a bias
     placement: Literal["pre", "post", "sandwich"] = "pre"  #: norms before, after the sum, or around
     sublayers: Literal["sequential", "parallel", "parallel-shared"] = "sequential"
     """The feed-forward f reads what attention a has written, y = x + a(x), y + f(y); or in parallel the block's input,
@@ -382,6 +384,8 @@ class StackConfig(Config):
     embedding_dim: int | None = None
     """Width of tokens, positions and the norm of the embedding, which a linear map projects to ``dim`` (Lan et al.
     2020, section 3.1); None: there is no map."""
+    first_norm: bool = True
+    """A norm before the first block's attention; False where the embedding's norm serves (ModernBERT)."""
     activation: Activation = "gelu"  #: of the feed-forward network
     gated: bool = False  #: a gated feed-forward network (Shazeer 2020)
     attention_bias: Literal["all", "all-but-key", "qkv", "out", "none"] = "all"  #: the projections that have a bias
@@ -395,8 +399,9 @@ class StackConfig(Config):
     causal: bool = False  #: a token attends to itself and earlier tokens
     cross: bool = False  #: each block has cross-attention
     window: int | tuple[int | None, ...] | None = None
-    """A query attends to the last ``window`` keys, itself included; None: to all before it. A tuple is a pattern that
-    the blocks repeat: ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
+    """A query attends to the last ``window`` keys, itself included; None: to all before it. In a stack that is not
+    causal, to the keys up to ⌊window / 2⌋ positions before and after it. A tuple is a pattern that the blocks repeat:
+    ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
     convolution: ConvolutionConfig | None = None  #: beside the first block of an encoder
     distinct_blocks: int | None = None
     """Number of blocks with weights of their own: ``depth / distinct_blocks`` successive blocks share theirs (Lan et
@@ -421,16 +426,23 @@ class StackConfig(Config):
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make heads a multiple of "
                 "kv_heads"
             )
-        if self.distinct_blocks is not None and (self.depth % self.distinct_blocks or self.convolution is not None):
+        first_differs = self.convolution is not None or not self.first_norm
+        if self.distinct_blocks is not None and (self.depth % self.distinct_blocks or first_differs):
             raise HeedfulError(
                 f"stack.distinct_blocks is {self.distinct_blocks}, but the depth is {self.depth}; give a divisor of "
-                "it, and no convolution, which only the first block has"
+                "it, no convolution, which only the first block has, and first_norm=True"
             )
         if self.distinct_blocks == self.depth:
             object.__setattr__(self, "distinct_blocks", None)
         if self.sublayers != "sequential" and self.placement == "post":
             raise HeedfulError(
                 f"{self.sublayers} sublayers have their norms before them; give placement 'pre' or 'sandwich'"
+            )
+        if not self.norm_bias and self.norm != "layer":
+            raise HeedfulError(f"norm_bias is False, but the norm is {self.norm!r}, not 'layer'; leave norm_bias out")
+        if not self.first_norm and (self.placement not in ("pre", "sandwich") or self.block != "standard"):
+            raise HeedfulError(
+                "first_norm is False, but no norm is before a sublayer, or the block is your own; leave first_norm out"
             )
         if self.causal and self.norm == "batch":
             raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
@@ -448,8 +460,6 @@ class StackConfig(Config):
                 "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks "
                 "and of stacks with a block of your own"
             )
-        if self.window is not None and not self.causal:
-            raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 
     @property
     def shared_blocks(self) -> int:

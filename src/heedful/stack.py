@@ -28,6 +28,7 @@ from heedful.layers.mask import (
     causal,
     sliding_window,
     stack_mask,
+    two_sided_window,
 )
 from heedful.layers.norm import Identity
 from heedful.layers.position import PositionEncoding, position_of
@@ -89,9 +90,14 @@ class Stack(nn.Module):
             share_parameters(self.block[index - index % config.shared_blocks], part)
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         self.windows = config.windows  # of each block; None: no window
-        without_window = causal if config.causal else bidirectional
+        for number, part in enumerate(self.block):
+            if isinstance(part, Block) and self.windows[number] is None:  # it needs no mask that the stack alone makes
+                part.without_window()
+            if isinstance(part, Block) and number == 0 and not config.first_norm:
+                part.attention_residual.before = Identity()
+        dense, banded = (causal, sliding_window) if config.causal else (bidirectional, two_sided_window)
         self.mask_functions: dict[int | None, MaskFunction] = {
-            window: without_window if window is None else sliding_window for window in self.windows
+            window: dense if window is None else banded for window in self.windows
         }
         self.layout: Layout = padded  # a plan may replace it
 
@@ -140,6 +146,7 @@ class Stack(nn.Module):
         If ``position`` has a bias tensor, −∞ is written into it where the mask forbids attention, once for all blocks,
         and the mask that is returned is None. Registered blocks get the mask and the bias apart.
         """
+        position = position.of(window)
         mask = stack_mask(self.mask_functions[window], tokens, window)
         if self.config.block != "standard":
             return mask, position
@@ -229,7 +236,7 @@ def block_arguments(
             mask_of_window, position = stack.under_mask(position, own, window)
             arguments[window] = {"mask": mask_of_window, "position": position, **to_memory}
         else:
-            arguments[window] = {"mask": None, "position": position, "rows": rows[window], **to_memory}
+            arguments[window] = {"mask": None, "position": position.of(window), "rows": rows[window], **to_memory}
     return arguments
 
 

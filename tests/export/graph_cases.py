@@ -104,6 +104,16 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         ),
         "last_hidden_state",
     ),
+    "encoder, windows": (
+        EncoderConfig(
+            embedding=WORDS,
+            encoder=replace(
+                STACK, depth=3, window=(None, 3, 4), position=RotaryPosition(window_base=20.0), norm_bias=False
+            ),
+            head=NoHead(),
+        ),
+        "last_hidden_state",
+    ),
     "encoder, segments": (
         EncoderConfig(
             embedding=replace(WORDS, segments=2),

@@ -95,6 +95,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "sinusoidal, post-norm": {"position": SinusoidalPosition(), "placement": "post", "activation": "gelu_tanh"},
     "sandwich": {"placement": "sandwich", "norm": "rms"},
     "embedding norm": {"embedding_norm": True, "ff_dim": 100},
+    "no bias in norms": {"norm_bias": False, "first_norm": False, "embedding_norm": True},
     "half rotated": {"position": RotaryPosition(share=0.5, scaling="yarn", factor=4.0, original_length=8)},
     "parallel": {"sublayers": "parallel", "position": RotaryPosition(share=0.5)},
     "parallel, one norm": {"sublayers": "parallel-shared", "gated": True, "ff_dim": 100},

@@ -94,6 +94,7 @@ def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
         {"norm": "batch"},
         {"causal": True},
         {"causal": True, "window": 2},
+        {"window": (None, 2), "position": RotaryPosition(window_base=20.0)},
     ],
 )
 def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object], filled: bool) -> None:

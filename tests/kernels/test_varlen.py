@@ -51,7 +51,7 @@ REAL = {
 }
 TEXTS = torch.tensor([[1, 1, 2, 2, 2, 0], [1, 2, 3, 4, 4, 4], [1, 1, 1, 1, 1, 1]])
 IDS = torch.randint(3, VOCAB, (3, T), generator=torch.Generator().manual_seed(0))
-POSITIONS = (NoPosition(), SinusoidalPosition(), LearnedPosition(length=T), RotaryPosition())
+POSITIONS = (NoPosition(), SinusoidalPosition(), LearnedPosition(length=T), RotaryPosition(window_base=7.0))
 
 
 @pytest.fixture
@@ -113,10 +113,13 @@ def check_equal(model: Any, real: Tensor, run: Callable[[], Tensor]) -> None:
 @pytest.mark.full(keep="pairs")
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
 @pytest.mark.parametrize("kind", REAL)
-@pytest.mark.parametrize("family", ["encoder", "decoder", "window", "windows", "encoder-decoder"])
+@pytest.mark.parametrize(
+    "family", ["encoder", "encoder windows", "decoder", "decoder window", "decoder windows", "encoder-decoder"]
+)
 def test_padding_is_left_out(family: str, kind: str, position: Any, reference: Reference) -> None:
-    options: dict[str, Any] = {"window": {"window": 2}, "windows": {"window": (None, 2)}}.get(family, {})
-    model = model_of("decoder" if options else family, position=position, **options)
+    family, _, windows = family.partition(" ")
+    options: dict[str, Any] = {"window": {"window": 2}, "windows": {"window": (None, 2)}}.get(windows, {})
+    model = model_of(family, position=position, **options)
     target, source = REAL[kind], REAL[kind].flip(0)
     check_equal(model, target, lambda: model.hidden(*inputs_of(model, target, source)))
     assert reference.calls == (6 if family == "encoder-decoder" else 2)
@@ -124,12 +127,13 @@ def test_padding_is_left_out(family: str, kind: str, position: Any, reference: R
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
 @pytest.mark.parametrize("kind", REAL)
-@pytest.mark.parametrize("family", ["encoder", "decoder", "windows"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "decoder windows", "encoder windows"])
 def test_inference_computes_no_padding(
     family: str, kind: str, position: Any, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"window": (None, 2)} if family == "windows" else {}
-    model = model_of("decoder" if options else family, position=position, **options).eval()
+    family, _, windows = family.partition(" ")
+    options: dict[str, Any] = {"window": (None, 2)} if windows else {}
+    model = model_of(family, position=position, **options).eval()
     real, stack = REAL[kind], model.decoder if hasattr(model, "decoder") else model.encoder
     with torch.inference_mode():
         expected = apply_plan(model, "plain").hidden(IDS, real)

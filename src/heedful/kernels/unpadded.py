@@ -170,14 +170,14 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     reads_first = reads_first_alone(stack, batch) and padded_position.bias is None and len(first) == len(batch.x)
     for block, window in blocks if reads_first else [*blocks, last]:
         mask, position = under_masks[window]
-        position = RowEncoding(rotation, position)
+        position = RowEncoding(rotation.of(window), position)
         x = block(x, mask=mask, position=position, memory=memory, memory_mask=memory_mask, **rows)
     if not reads_first:
         return row.scatter(stack.norm(x))
     block, window = last
     mask, position = under_masks[window]
     own: RowLayout = FirstTokens(row, first)
-    x = last_block(block, x, first, {"mask": mask, "position": RowEncoding(rotation, position), "rows": own})
+    x = last_block(block, x, first, {"mask": mask, "position": RowEncoding(rotation.of(window), position), "rows": own})
     return row.scatter(stack.norm(x), first)
 
 
@@ -350,7 +350,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     contexts: dict[int | None, BlockArguments] = {}
     for window in stack.mask_functions:
         own_mask, position = stack.under_mask(longest_position, longest_tokens, window)
-        contexts[window] = {"mask": own_mask, "position": RowEncoding(rotation, position), "rows": rows}
+        contexts[window] = {"mask": own_mask, "position": RowEncoding(rotation.of(window), position), "rows": rows}
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.embedded(x)
     *blocks, last = stack.block

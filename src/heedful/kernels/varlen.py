@@ -28,8 +28,8 @@ from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import Attend, Bias, fused_attention
-from heedful.layers.mask import Mask, bidirectional, causal
-from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
+from heedful.layers.mask import Mask, causal
+from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal, WindowedRotary
 from heedful.layers.row_layout import BATCH, RowLayout
 from heedful.stack import Stack, StackInput, padded
 
@@ -38,7 +38,13 @@ Condition = TypeVar("Condition", bound=Callable[..., bool])
 PACKED_FROM = 4096  # tokens of a batch, with padding, whose computation takes far longer than the wait for its lengths
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
 HALF_DTYPES = (torch.float16, torch.bfloat16)
-UNBIASED = (PositionScheme, Sinusoidal, Learned, Rotary)  # position schemes without a bias on the scores
+UNBIASED = (
+    PositionScheme,
+    Sinusoidal,
+    Learned,
+    Rotary,
+    WindowedRotary,
+)  # position schemes without a bias on the scores
 TOKEN_NORMS = ("layer", "rms")  # norms of each token for itself; a registered norm may read the mask
 
 
@@ -317,7 +323,7 @@ def without_padding(stack: Stack, batch: StackInput) -> Tensor:
     position = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.embedded(stack.position.embed(row.gather(batch.x), row.positions, longest))
     for block, window in zip(stack.block, stack.windows, strict=True):
-        x = block(x, position=position, rows=rows[window])
+        x = block(x, position=position.of(window), rows=rows[window])
     return row.scatter(stack.norm(x))
 
 
@@ -360,8 +366,8 @@ def takes_heads(attention: Attention) -> bool:
 
 def reach(stack: Stack, window: int | None) -> tuple[int, int]:
     """Returns the window of a stack's own mask in the blocks with this ``window``, for ``varlen_attention``."""
-    if stack.mask_functions[window] is bidirectional:
-        return -1, -1
+    if not stack.config.causal:
+        return (-1, -1) if window is None else (window // 2, window // 2)
     return (-1, 0) if window is None else (window - 1, 0)
 
 

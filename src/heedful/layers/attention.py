@@ -218,7 +218,7 @@ class Attention(nn.Module):
             )
         position = position or NO_ENCODING
         has_mask = mask is not None or position.has_mask or rows is not BATCH
-        if has_mask or not self.without_stack.is_causal or queries == 1:
+        if has_mask or queries == 1 or not (self.without_stack.is_causal or self.without_stack.has_window):
             return mask, position
         if self.without_stack.has_window:
             raise HeedfulError("the attention's window is known to its stack; give mask, or call the stack")

@@ -25,7 +25,8 @@ from heedful.layers.row_layout import BATCH, RowLayout
 
 def norm_of(config: StackConfig, dim: int | None = None) -> nn.Module:
     """Returns a norm of the kind that the stack's configuration names, of the stack's width or another."""
-    return NORMS[config.norm](dim or config.dim, eps=config.norm_eps)
+    options = {} if config.norm_bias else {"bias": False}
+    return NORMS[config.norm](dim or config.dim, eps=config.norm_eps, **options)
 
 
 def feed_forward_of(config: StackConfig) -> nn.Module:
@@ -132,7 +133,7 @@ class Block(nn.Module):
         if config.sublayers == "parallel-shared":
             self.feed_forward_residual.before = self.attention_residual.before
         self.mask_function: MaskFunction = causal if config.causal else bidirectional
-        self.has_window = config.window is not None  # of any block of its stack
+        self.has_window = config.window is not None  # of any block, unless its stack says that it has none
         self.run: BlockCall = run_sublayers  # a plan may replace it
 
     def forward(
@@ -175,6 +176,11 @@ class Block(nn.Module):
             () if rows is BATCH and memory_rows is BATCH else (rows, memory_rows)
         )  # else ``sublayers`` of a subclass need not take them
         return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache, *of_layout)
+
+    def without_window(self) -> None:
+        """Notes that the block has no window, in a stack with windows."""
+        self.has_window = False
+        self.attention.without_stack = self.attention.without_stack._replace(has_window=False)
 
     def mask_without_stack(self, x: Tensor, real: Tensor, cache: AttentionCache) -> Mask:
         """Returns the mask that a stack would make of ``real`` for the tokens ``x`` alone. Raises as ``forward``."""

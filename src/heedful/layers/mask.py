@@ -308,6 +308,17 @@ def sliding_window(tokens: TokenPositions, window: int | None) -> Mask:
     return mask if tokens.real is None else mask & tokens.mask(tokens.real)
 
 
+def two_sided_window(tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of an encoder's block with a window: tokens attend to those up to ⌊window / 2⌋ positions away.
+
+    Beltagy et al. 2020, section 3.1.
+    """
+    assert window is not None
+    distance = tokens.keys[:, None, None, :] - tokens.queries[:, None, :, None]
+    mask = distance.abs() <= window // 2
+    return mask if tokens.real is None else mask & tokens.mask(tokens.real)
+
+
 def stack_mask(function: MaskFunction, tokens: TokenPositions, window: int | None) -> Mask:
     """Returns the mask of self-attention in the blocks with this window: the caller's whole mask, if it gave one."""
     return function(tokens, window) if tokens.whole_mask is None else tokens.whole_mask[:, None]

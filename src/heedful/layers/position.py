@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,6 +60,10 @@ class PositionEncoding:
         """
         return mask, self
 
+    def of(self, window: int | None) -> PositionEncoding:
+        """Returns the encoding for the blocks with this window, where it is not the same for all blocks."""
+        return self
+
     def with_segments(self, segments: Tensor, keys: int) -> PositionEncoding:
         """Returns an encoding with the segments (B, T) of the queries, which are the last of ``keys`` tokens.
 
@@ -88,6 +93,21 @@ class Rotation(PositionEncoding):
         if dtype not in self._rounded:
             self._rounded[dtype] = self.cos.to(dtype), self.sin.to(dtype)
         return self._rounded[dtype]
+
+
+class RotationByWindow(PositionEncoding):
+    """Two rotations, of which ``of`` returns that of the blocks without a window, or of those with one."""
+
+    def __init__(self, dense: PositionEncoding, banded: PositionEncoding) -> None:
+        self.dense, self.banded = dense, banded
+
+    def of(self, window: int | None) -> PositionEncoding:
+        """Returns the rotation of the blocks with this window."""
+        return self.dense if window is None else self.banded
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Raises ``HeedfulError``, because the rotation depends on the block."""
+        raise HeedfulError("the rotation depends on the window of the block; give position.of(window)")
 
 
 class PositionBias(PositionEncoding):
@@ -270,6 +290,26 @@ class Rotary(ExactScheme):
             return Rotation(angle.cos(), angle.sin())
         magnitude = torch.where(self.frequencies > 0, self.magnitude, 1.0)  # of the pairs that are rotated
         return Rotation(angle.cos() * magnitude, angle.sin() * magnitude)
+
+
+class WindowedRotary(Rotary):
+    """Rotary positions of which the blocks with a window have another base, ``config.window_base``, and no scaling.
+
+    >>> import torch
+    >>> p = torch.arange(5)[None]
+    >>> encoding, x = WindowedRotary(8, RotaryPosition(window_base=100.0)).prepare(p, p), torch.ones(1, 1, 5, 8)
+    >>> [round(encoding.of(window).rotate(x)[0, 0, 4, 1].item(), 2) for window in (None, 3)]
+    [0.53, -0.65]
+    """
+
+    def __init__(self, head_dim: int, config: RotaryPosition) -> None:
+        super().__init__(head_dim, config)
+        assert config.window_base is not None
+        self.banded = Rotary(head_dim, replace(config, base=config.window_base, window_base=None, scaling="default"))
+
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Returns both rotations of ``queries`` (B or 1, T)."""
+        return RotationByWindow(super().prepare(queries, keys), self.banded.prepare(queries, keys))
 
 
 def _frequencies(head_dim: int, base: float) -> Tensor:
@@ -553,7 +593,7 @@ _BUILDERS = {
     NoPosition: lambda stack, p, head_dim: PositionScheme(),
     SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.width, order=p.order, base=p.base, offset=p.offset),
     LearnedPosition: lambda stack, p, _: _learned(stack, p),
-    RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),
+    RotaryPosition: lambda stack, p, head_dim: (Rotary if p.window_base is None else WindowedRotary)(head_dim, p),
     AlibiPosition: lambda stack, p, _: Alibi(stack.heads),
     CustomPosition: lambda stack, p, _: SCHEMES[p.scheme](stack),
     RelativePosition: lambda stack, p, _: _relative(stack, p),
