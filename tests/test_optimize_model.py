@@ -63,6 +63,7 @@ SHAPES = (
     "gpt2",
     "openai-gpt",
     "opt-125m",
+    "bloom-560m",
     "tinyllama-1.1b",
     "bert-base",
     "electra-small",

@@ -24,6 +24,9 @@ PUBLISHED = {
     "opt-125m": 125_239_296,
     "opt-1.3b": 1_315_758_080,
     "opt-6.7b": 6_658_473_984,
+    "bloom-560m": 559_214_592,
+    "bloom-7b1": 7_069_016_064,
+    "bloom": 176_247_271_424,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
@@ -178,6 +181,15 @@ def gptj(c: heedful.config.DecoderConfig) -> nn.Module:
     from transformers import GPTJConfig, GPTJForCausalLM
 
     return GPTJForCausalLM(GPTJConfig())  # the published values
+
+
+def bloom(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    s = c.decoder
+    return BloomForCausalLM(
+        BloomConfig(vocab_size=c.embedding.vocab_size, hidden_size=s.dim, n_layer=s.depth, n_head=s.heads)
+    )
 
 
 def llama(c: heedful.config.DecoderConfig) -> nn.Module:
@@ -474,6 +486,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "gpt-neox": neox,
     "pythia": neox,
     "gpt-j": gptj,
+    "bloom": bloom,
     "gpt": gpt2,
     "llama": llama,
     "tinyllama": llama,

@@ -13,6 +13,7 @@ from typing import Any
 
 from heedful.config import (
     Activation,
+    AlibiPosition,
     Config,
     ConvolutionConfig,
     DecoderConfig,
@@ -225,6 +226,13 @@ def opt(dim: int, depth: int, heads: int) -> DecoderConfig:
         init="normal",
     )
     return replace(config, decoder=stack, special=SpecialTokens(pad=1, start=2, end=(2,)))
+
+
+def bloom(dim: int, depth: int, heads: int) -> DecoderConfig:
+    """Returns the configuration of a Bloom (BigScience 2022): a GPT-2 with ALiBi and a norm of the embedding."""
+    config = gpt2(dim, depth, heads, 250880, dropout=0.0)
+    stack = replace(config.decoder, position=AlibiPosition(), embedding_norm=True, init="normal")
+    return replace(config, decoder=stack, special=SpecialTokens(pad=3, start=1, end=(2,)))
 
 
 def llama(
@@ -602,6 +610,12 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "pythia-2.8b": ("Biderman et al. 2023, table 1", 2_775_208_960, lambda: pythia(2560, 32, 32)),
     "pythia-6.9b": ("Biderman et al. 2023, table 1", 6_857_302_016, lambda: pythia(4096, 32, 32, 50432)),
     "pythia-12b": ("Biderman et al. 2023, table 1", 11_846_072_320, lambda: pythia(5120, 36, 40, 50688)),
+    "bloom-560m": ("BigScience 2022", 559_214_592, lambda: bloom(1024, 24, 16)),
+    "bloom-1b1": ("BigScience 2022", 1_065_314_304, lambda: bloom(1536, 24, 16)),
+    "bloom-1b7": ("BigScience 2022", 1_722_408_960, lambda: bloom(2048, 24, 16)),
+    "bloom-3b": ("BigScience 2022", 3_002_557_440, lambda: bloom(2560, 30, 32)),
+    "bloom-7b1": ("BigScience 2022", 7_069_016_064, lambda: bloom(4096, 30, 32)),
+    "bloom": ("BigScience 2022", 176_247_271_424, lambda: bloom(14336, 70, 112)),
     "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2, 0.035, "gelu")),
     "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0, 0.06, "gelu")),
     "llama-mini": ("laptop", 10_646_784, lambda: llama(384, 6, 6, None, 1024, 65, tied=True, length=256, std=0.035)),

@@ -6,11 +6,13 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import peft
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers as hf
 from safetensors.torch import load_file
 from transformers.models.deberta import modeling_deberta
@@ -27,6 +29,7 @@ SMALL = {"vocab_size": 23, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id":
 GPT2 = SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}
 OPT = SMALL | {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 OPT |= {"max_position_embeddings": 12}
+BLOOM = SMALL | {"hidden_size": 16, "n_layer": 2, "n_head": 4}
 LLAMA = SMALL | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12}
 GPT_NEOX = SMALL | {"hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -78,6 +81,16 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         "query,key,value,gate,up",
     ),
     "gptj": (hf.GPTJForCausalLM, GPTJ, {"task_type": "CAUSAL_LM"}, "query,value"),
+    "bloom": (hf.BloomForCausalLM, BLOOM, {"task_type": "CAUSAL_LM"}, "query,value"),
+    "bloom all": (
+        hf.BloomForSequenceClassification,
+        BLOOM | {"num_labels": 3},
+        {
+            "task_type": "SEQ_CLS",
+            "target_modules": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+        },
+        "all",
+    ),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
     "bert": (hf.BertForSequenceClassification, BERT, {"task_type": "SEQ_CLS"}, "query,value"),
@@ -199,6 +212,9 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
+    bloom = hf.models.bloom.modeling_bloom  # its softmax and GELU round too
+    monkeypatch.setattr(bloom, "torch", SimpleNamespace(**{**vars(torch), "float32": torch.float64}))
+    monkeypatch.setattr(bloom, "bloom_gelu_forward", functools.partial(F.gelu, approximate="tanh"))
     for owner in (
         hf.models.phi3.modeling_phi3.Phi3RMSNorm,
         hf.models.llama.modeling_llama.LlamaRMSNorm,

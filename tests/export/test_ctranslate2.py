@@ -12,6 +12,7 @@ import torch
 import heedful
 from heedful import presets
 from heedful.config import (
+    AlibiPosition,
     EmbeddingConfig,
     EncoderDecoderConfig,
     LanguageHead,
@@ -74,6 +75,7 @@ CASES = {
     "llama": decoder(**LLAMA),
     "opt": replace(decoder(**OPT), embedding=EIGHTS),
     "opt, post-norm": replace(decoder(**OPT, placement="post"), embedding=EIGHTS),
+    "bloom": decoder(position=AlibiPosition(), activation="gelu_tanh", embedding_norm=True, ff_dim=None),
     "marian": pair(**SINES),
     "marian, two vocabularies": pair(target=TARGET.vocab_size, **SINES),
     "t5": pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(scale="sqrt"), **T5),

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 
 from heedful import cli
 from heedful.config import (
+    AlibiPosition,
     DecoderConfig,
     EmbeddingConfig,
     LanguageHead,
@@ -90,6 +91,10 @@ def qwen_tokenizer() -> Tokenizer:
     return byte_level(split(pattern_of("qwen2")), normalizer=normalizers.NFC())
 
 
+def bloom_tokenizer() -> Tokenizer:
+    return byte_level(split(pattern_of("bloom")))
+
+
 def llama3_tokenizer() -> Tokenizer:
     """As Llama 3's: ``<s>`` before a text, and whole words before merges."""
     tokenizer = byte_level(split(pattern_of("llama-bpe")), ignore_merges=True)
@@ -132,6 +137,9 @@ def sentencepiece(scheme: str = "legacy") -> Tokenizer:
 
 GPT2 = StackConfig(
     dim=64, depth=2, heads=4, ff_dim=96, causal=True, activation="gelu_tanh", position=LearnedPosition(length=LENGTH)
+)
+BLOOM = StackConfig(
+    dim=96, depth=2, heads=6, causal=True, activation="gelu_tanh", position=AlibiPosition(), embedding_norm=True
 )
 LLAMA = StackConfig(
     dim=64,
@@ -186,6 +194,7 @@ CASES = {
         replace(LLAMA, attention_bias="qkv", position=replace(YARN, attention_factor=1.3)),
         *(qwen_tokenizer, "qwen2", "qwen2"),
     ),
+    "bloom": Case(BLOOM, bloom_tokenizer, "bloom", "bloom", tied=False, spare=3),
     "qwen3": Case(replace(LLAMA, qk_norm="head", head_dim=32), qwen_tokenizer, "qwen3", "qwen2"),
 }
 
@@ -330,10 +339,10 @@ def test_llama_cpp_continues_as_we_do(case: str, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     told = export(folder, "gguf", file)
     assert (told["architecture"], told["tokenizer"], told["quantization"]) == (one.architecture, one.pre, "f32")
-    assert told["context_length"] == (one.stack.window or LENGTH)
+    assert told["context_length"] == (2048 if one.architecture == "bloom" else one.stack.window or LENGTH)
     marks = TEXTS[5:7] if one.pre == "tekken" else ()  # of which llama.cpp's pattern knows nothing
     assert bool(told["notes"]) == (one.stack.window is not None or one.pre in ("qwen2", "tekken"))
-    tolerance = 2e-2 if one.architecture == "gpt2" else 1e-3  # it looks GELU up in a float16 table
+    tolerance = 2e-2 if one.architecture in ("gpt2", "bloom") else 1e-3  # it looks GELU up in a float16 table
     with engine(file) as opened:
         check(opened, folder, PROMPT, tolerance, except_for=marks)
 

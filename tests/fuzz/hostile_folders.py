@@ -60,6 +60,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opt post-norm": ("opt", "OPTForCausalLM", OPT | {"do_layer_norm_before": False}),
     "gpt_neox": ("gpt_neox", "GPTNeoXForCausalLM", GPT_NEOX),
     "gptj": ("gptj", "GPTJForCausalLM", GPT2 | {"rotary_dim": 2}),
+    "bloom": ("bloom", "BloomForCausalLM", IDS | {"hidden_size": 16, "n_layer": 2, "n_head": 4}),
     "llama": ("llama", "LlamaForCausalLM", LLAMA),
     "llama yarn": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
     "llama llama3": ("llama", "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "head_dim": 6}),

@@ -1,4 +1,4 @@
-"""Tiny random ``transformers`` models of ten families in float64, ours from their folders, and what both search.
+"""Tiny random ``transformers`` models of eleven families in float64, ours from their folders, and what both search.
 
 Every weight is random: norms of either sign (otherwise a tied head repeats its input), so that sentences end at
 different steps with one of three end tokens. Theirs decodes each prompt alone and without padding; ours all together.
@@ -19,6 +19,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 from transformers.generation import utils
+from transformers.models.bloom import modeling_bloom
 
 from heedful.generation import decode
 from heedful.pretrained import load
@@ -34,6 +35,7 @@ COMMON = {"vocab_size": VOCAB, "pad_token_id": PAD, "eos_token_id": list(ENDS), 
 GPT2 = {**COMMON, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "tie_word_embeddings": False}
 OPT = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24}
 OPT |= {"max_position_embeddings": 64, "activation_function": "gelu", "tie_word_embeddings": False}
+BLOOM = {**COMMON, "hidden_size": 24, "n_layer": 2, "n_head": 3, "tie_word_embeddings": False}
 LLAMA = {**COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA |= {"intermediate_size": 24, "max_position_embeddings": 64}
 GPT_NEOX = {**COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -60,13 +62,14 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "openai-gpt": (hf.OpenAIGPTLMHeadModel, GPT2),
     "opt": (hf.OPTForCausalLM, OPT),
     "opt post-norm": (hf.OPTForCausalLM, {**OPT, "do_layer_norm_before": False}),
+    "bloom": (hf.BloomForCausalLM, BLOOM),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
-SPREAD |= {"phi3": 0.4, "gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
+SPREAD |= {"bloom": 0.4, "phi3": 0.4, "gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
-LOUD |= {"phi3": 1.2, "gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
+LOUD |= {"bloom": 1.5, "phi3": 1.2, "gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,12 @@ def exactly(norm: Any, x: Tensor) -> Tensor:
 def in_float64() -> Iterator[None]:
     """Their decoding rounds logits to float32 and sums beams in it; for a fair comparison it does not, in here."""
     words = SimpleNamespace(**{**vars(torch), "float32": torch.float64, "float": torch.float64})
-    with mock.patch.object(utils, "torch", words):
+    bloom, gelu = modeling_bloom, functools.partial(torch.nn.functional.gelu, approximate="tanh")
+    with (
+        mock.patch.object(utils, "torch", words),
+        mock.patch.object(bloom, "torch", words),  # its softmax rounds too, and its GELU
+        mock.patch.object(bloom, "bloom_gelu_forward", gelu),
+    ):
         yield
 
 

@@ -35,6 +35,8 @@ BESIDE: dict[str, list[Any]] = {
     "embedding_size": [8],
     "attention_head_size": [4, 8],
     "summary_proj_to_labels": [True],
+    "slow_but_exact": [True],
+    "n_embed": [32],
     "_remove_final_layer_norm": [True],
 }
 NAMES = (
@@ -55,7 +57,7 @@ NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")
 NAMES = (*NAMES, "deberta masked", "deberta sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
-NAMES = (*NAMES, "openai-gpt", "opt", "opt post-norm")
+NAMES = (*NAMES, "openai-gpt", "opt", "opt post-norm", "bloom", "bloom token")
 NAMES = (*NAMES, "t5", "bart", "mbart", "m2m_100", "pegasus", "mt5", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")

@@ -20,6 +20,7 @@ from tiny_models import (
     GPT,
     IDS,
     MARIAN,
+    THEIR_SLOPES,
     distance,
     masks,
     our_output,
@@ -30,6 +31,7 @@ from tiny_models import (
 
 import heedful
 from heedful import presets
+from heedful.layers import Alibi
 from heedful.pretrained import load, save
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import MODEL_TYPES, express
@@ -123,6 +125,12 @@ def test_pretraining_class_reads_as_masked_language_model(made: Any, settings: A
     with torch.no_grad():
         ours = load(tmp_path)(IDS)
         assert distance(ours, theirs(input_ids=IDS).prediction_logits, None) <= 1e-5
+
+
+def test_slopes_of_any_number_of_heads() -> None:
+    for heads in range(1, 131):
+        theirs = THEIR_SLOPES(heads, torch.device("cpu"))
+        assert torch.allclose(torch.tensor(Alibi(heads).slopes), theirs, rtol=2e-6, atol=0)
 
 
 def test_class_of_two_heads_reads_as_language_model(tmp_path: Path) -> None:

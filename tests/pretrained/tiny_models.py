@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+from transformers.models.bloom import modeling_bloom
 from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
@@ -21,10 +22,12 @@ from transformers.models.xlnet import modeling_xlnet
 
 import heedful.models
 from heedful.config import patches_of
+from heedful.layers import Alibi
 from heedful.pretrained import load
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
+THEIR_SLOPES = modeling_bloom._get_alibi_slopes
 
 END = 2  # one in each row, at its end: classifiers of encoder-decoders read that place
 GPT2 = {
@@ -53,6 +56,8 @@ GPTJ |= {"resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4}
 PHI3 = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 PHI3 |= {"max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0}
 PHI3 |= {"resid_pdrop": 0.2, "attention_dropout": 0.3, "rms_norm_eps": 1e-4}
+BLOOM = {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": [2, 3]}
+BLOOM |= {"pad_token_id": 0, "hidden_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_epsilon": 1e-4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
@@ -119,6 +124,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "opt sequence": (hf.OPTForSequenceClassification, {**OPT, **NAMED}),
     "opt sequence post-norm": (hf.OPTForSequenceClassification, {**OPT, **NAMED, "do_layer_norm_before": False}),
     "opt span": (hf.OPTForQuestionAnswering, OPT),
+    "bloom": (hf.BloomForCausalLM, BLOOM),
+    "bloom untied": (hf.BloomForCausalLM, {**BLOOM, "tie_word_embeddings": False, "n_head": 1}),
+    "bloom six heads": (hf.BloomForCausalLM, {**BLOOM, "hidden_size": 24, "n_head": 6}),
+    "bloom twelve heads": (hf.BloomForCausalLM, {**BLOOM, "hidden_size": 24, "n_head": 12}),
+    "bloom body": (hf.BloomModel, BLOOM),
+    "bloom sequence": (hf.BloomForSequenceClassification, {**BLOOM, **NAMED}),
+    "bloom token": (hf.BloomForTokenClassification, {**BLOOM, **NAMED}),
+    "bloom span": (hf.BloomForQuestionAnswering, BLOOM),
     "gpt_neo": (hf.GPTNeoForCausalLM, GPT_NEO),
     "gpt_neo untied": (
         hf.GPTNeoForCausalLM,
@@ -361,7 +374,20 @@ IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "openai-gpt", "opt", "gpt_neox", "gptj", "phi3")
+DECODERS = (
+    "gpt2",
+    "gpt_neo",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "openai-gpt",
+    "opt",
+    "gpt_neox",
+    "gptj",
+    "phi3",
+    "bloom",
+)
 
 
 @functools.cache
@@ -437,8 +463,10 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
-    for module in (modeling_gpt_neo, modeling_gptj):  # whose scores are float32 otherwise
+    for module in (modeling_gpt_neo, modeling_gptj, modeling_bloom):  # whose scores are float32 otherwise
         module.torch = Exact() if dtype == torch.float64 else torch
+    modeling_bloom._get_alibi_slopes = lambda heads, _: torch.tensor(Alibi(heads).slopes).to(dtype)
+    modeling_bloom.bloom_gelu_forward = functools.partial(torch.nn.functional.gelu, approximate="tanh")
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
     if kind in ("vit", "deit", "ijepa"):

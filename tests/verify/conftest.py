@@ -14,8 +14,12 @@ NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes"
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 COMMON |= {"intermediate_size": 24, "max_position_embeddings": 40}
 LLAMA = COMMON | {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT_NEO = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "window_size": 3}
+GPT_NEO |= {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 40, "pad_token_id": 0}
+GPT_NEO |= {"bos_token_id": 1, "eos_token_id": 2}
 OPT = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 OPT |= {"ffn_dim": 24, "max_position_embeddings": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "n_head": 12, "pad_token_id": 0}
 PAIR = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24}
 PAIR |= {
     "encoder_attention_heads": 4,
@@ -42,6 +46,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}
         | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     ),
+    "gpt_neo": ("GPTNeoForCausalLM", GPT_NEO),
     "opt": ("OPTForCausalLM", OPT),
     "opt post-norm": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "activation_function": "gelu"}),
     "opt for sequences": ("OPTForSequenceClassification", OPT | NAMED),
@@ -56,6 +61,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40, "rotary_dim": 2}
         | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     ),
+    "bloom": ("BloomForCausalLM", BLOOM),
+    "bloom for sequences": ("BloomForSequenceClassification", BLOOM | NAMED),
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 4}),
     "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),

@@ -54,6 +54,8 @@ GENERATE = (
     "gpt2",
     "openai-gpt",
     "opt",
+    "bloom",
+    "gpt_neo",
     "gpt_neox",
     "gptj",
     "phi3",

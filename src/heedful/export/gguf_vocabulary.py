@@ -34,6 +34,7 @@ PATTERNS = {
         rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}*{_CASED[1]}+|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*|\p{{N}}|"
         r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ): "tekken",
+    r" ?[^(\s|[.,!?…。，、।۔،])]+": "bloom",
 }
 IGNORE_MERGES = {"llama-bpe", "tekken"}  # llama.cpp first looks for a whole word in the vocabulary
 DIGITS = r" ?\p{N}"  # the pattern of the tokenizers that are trained here: each digit is a token

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, RotaryPosition, StackConfig
+from heedful.config import DecoderConfig, LanguageHead, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.export.gguf_vocabulary import Vocabulary, vocabulary_of
 from heedful.export.hugging_face import load_expressible, stored_dtype
@@ -35,11 +35,15 @@ ARCHITECTURES = {
     "mistral": ("llama", "silu"),
     "qwen2": ("qwen2", "silu"),
     "qwen3": ("qwen3", "silu"),
+    "bloom": ("bloom", "gelu_tanh"),
 }
+FUSED = ("gpt2", "bloom")  # architectures whose queries, keys and values are one matrix
+UNLIMITED = 2048  # tokens of the context of a model without a number of positions: those that Bloom was trained with
 # our names of tensors: GGUF's
 NAMES = {
     "embedding.token": "token_embd",
     "decoder.position.table": "position_embd",
+    "decoder.embedding_norm": "token_embd_norm",
     "decoder.norm": "output_norm",
     "head.output": "output",
 }
@@ -133,9 +137,8 @@ def _context(config: DecoderConfig, read: int | None) -> int:
 
     A window ends it, since llama.cpp's layouts here have no window.
     """
-    position = config.decoder.position
-    assert isinstance(position, LearnedPosition | RotaryPosition)  # as the layouts have
-    return min(position.length, read or position.length, _window(config.decoder) or position.length)
+    positions = getattr(config.decoder.position, "length", read or UNLIMITED)  # ALiBi has no number of positions
+    return min(positions, read or positions, _window(config.decoder) or positions)
 
 
 def _window(stack: StackConfig) -> int | None:
@@ -252,7 +255,7 @@ def _tensors(model: Model, architecture: str, config: DecoderConfig) -> dict[str
             q, k, v = (f"blk.{block}.attn_{letter}.{part}" for letter in "qkv")
             if q not in tensors:
                 continue
-            if architecture == "gpt2":
+            if architecture in FUSED:
                 tensors[f"blk.{block}.attn_qkv.{part}"] = torch.cat([tensors.pop(name) for name in (q, k, v)])
             elif architecture == "llama":  # it rotates neighbouring numbers of a head
                 tensors[q] = _interleaved(tensors[q], stack.heads)

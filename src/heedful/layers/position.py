@@ -240,14 +240,15 @@ class Learned(PositionScheme):
 
 
 class ExactScheme(PositionScheme):
-    """Scheme whose buffer called ``exact`` keeps its dtype when the model changes its own: bfloat16 would round it."""
+    """Scheme whose buffer called ``exact`` is never rounded to the model's dtype, such as bfloat16, only widened."""
 
     exact: str
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ExactScheme:
         buffer = getattr(self, self.exact)
         super()._apply(fn, recurse)
-        setattr(self, self.exact, buffer.to(getattr(self, self.exact).device))
+        moved = getattr(self, self.exact)
+        setattr(self, self.exact, buffer.to(moved.device, torch.promote_types(buffer.dtype, moved.dtype)))
         return self
 
 

@@ -201,9 +201,10 @@ def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.devic
             if name == first and last not in modules[module]._buffers:
                 value = _parameter(value, modules[module].get_parameter(last).requires_grad)
             setattr(modules[module], last, value)
-    for name, buffer in list(model.named_buffers()):  # computed buffers keep their precision
+    for name, buffer in list(model.named_buffers()):  # computed buffers are not rounded
         module, _, last = name.rpartition(".")
-        setattr(modules[module], last, buffer.to(device))
+        wide = torch.promote_types(buffer.dtype, dtype) if buffer.is_floating_point() else buffer.dtype
+        setattr(modules[module], last, buffer.to(device, wide))
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:

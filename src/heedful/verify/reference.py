@@ -6,13 +6,16 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from heedful.config import (
     AlibiPosition,
@@ -28,6 +31,7 @@ from heedful.config import (
     patches_of,
 )
 from heedful.layers.mask import token_positions
+from heedful.layers.position import Alibi
 from heedful.pretrained.folder import CONFIG, read_required_json
 from heedful.pretrained.model_types import model_type_of
 from heedful.tasks.model_setup import stacks_of
@@ -84,6 +88,9 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
             module: Any = sys.modules[type(part).__module__]
             if hasattr(module, "scaled_size_sqrt"):  # DeBERTa's scale of the scores is float32 too
                 module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
+            if hasattr(module, "_get_alibi_slopes"):  # Bloom: slopes are powers in float32, GELU has 8 digits of √(2/π)
+                module._get_alibi_slopes = _slopes
+                module.bloom_gelu_forward = partial(F.gelu, approximate="tanh")
             if hasattr(part, "positional_embedding"):  # XLNet: frequencies are powers in float32
                 part.positional_embedding = _sinusoids
             if hasattr(part, "make_weights"):  # M2M-100: so are its own
@@ -125,6 +132,10 @@ def _score_scale(q: Tensor, terms: int) -> Tensor:
     return torch.tensor(q.size(-1) * terms, dtype=torch.float64).sqrt()
 
 
+def _slopes(heads: int, device: torch.device) -> Tensor:
+    return torch.tensor(Alibi(heads).slopes, device=device).double()
+
+
 def _sinusoids(positions: Tensor, frequencies: Tensor, rows: int | None = None) -> Tensor:
     dim = 2 * len(frequencies)
     exact = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
@@ -138,6 +149,18 @@ def _table(rows: int, dim: int, padding: int) -> Tensor:
     table = torch.cat((angle.sin(), angle.cos()), -1)
     table[padding] = 0
     return table.float().double()
+
+
+class _ExactAttention(TorchFunctionMode):
+    """Attends in float64 where the code of ``transformers`` rounds to float32: Bloom's softmax, GPT-Neo's q and k."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is Tensor.to and args[1:] == (torch.float32,) and args[0].ndim == 4:
+            return args[0]
+        wide = {"dtype": torch.float64} if function is F.softmax else {}
+        return function(*args, **{**(kwargs or {}), **wide})
 
 
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
@@ -181,7 +204,8 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
         arguments["decoder_input_ids"] = call.target
     if call.target_mask is not None:
         arguments["decoder_attention_mask"] = call.target_mask.long()
-    output = _tensor(model(**arguments))
+    with _ExactAttention() if model.dtype == torch.float64 else nullcontext():
+        output = _tensor(model(**arguments))
     if isinstance(config.head, TokenHead) and output.dim() == 2:  # a discriminator's, without an axis of one logit
         output = output[..., None]
     return _pooled(output, call.mask, config.head) if isinstance(config.head, PooledHead) else output

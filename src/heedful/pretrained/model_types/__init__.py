@@ -13,6 +13,7 @@ from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.albert import ALBERT
 from heedful.pretrained.model_types.bart import BART
 from heedful.pretrained.model_types.bert import BERT
+from heedful.pretrained.model_types.bloom import BLOOM
 from heedful.pretrained.model_types.deberta_v2 import DEBERTA, DEBERTA_V2
 from heedful.pretrained.model_types.deit import DEIT
 from heedful.pretrained.model_types.distilbert import DISTILBERT
@@ -38,7 +39,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3, BLOOM)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
