@@ -94,7 +94,7 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
             if hasattr(part, "positional_embedding"):  # XLNet: frequencies are powers in float32
                 part.positional_embedding = _sinusoids
             if hasattr(part, "make_weights"):  # M2M-100: so are its own
-                part.weights = _table(*part.weights.shape, part.padding_idx)
+                part.weights = _table(part.weights.shape, part.padding_idx)
     return model.eval()
 
 
@@ -143,7 +143,8 @@ def _sinusoids(positions: Tensor, frequencies: Tensor, rows: int | None = None) 
     return torch.cat((angle.sin(), angle.cos()), -1)[:, None].expand(-1, rows or 1, -1)
 
 
-def _table(rows: int, dim: int, padding: int) -> Tensor:
+def _table(shape: Sequence[int], padding: int) -> Tensor:
+    rows, dim = shape
     rates = 10000.0 ** (-torch.arange(dim // 2, dtype=torch.float64) / (dim // 2 - 1))
     angle = torch.arange(rows, dtype=torch.float64)[:, None] * rates
     table = torch.cat((angle.sin(), angle.cos()), -1)

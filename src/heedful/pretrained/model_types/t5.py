@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.pretrained.config_keys import (
     ACTIVATIONS,
+    AnyConfigKey,
     ConfigKey,
     LabelKeys,
     TokenIdKey,
@@ -46,7 +47,7 @@ FIXED = {
     "decoder.causal": True,
     "decoder.cross": True,
 }
-CONFIG_KEYS = (
+CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 512),
     ConfigKey("num_decoder_layers", "decoder.depth", None, fallback="num_layers"),
     ConfigKey("d_kv", ("encoder.head_dim", "decoder.head_dim"), 64),
