@@ -39,7 +39,9 @@ class FusedAttention(Attention):
         self.scale, self.dropout, self.attend = attention.scale, attention.dropout, attention.attend
         self.widths = [part.out_features for part in projections]
         weights: list[Tensor] = [part.weight for part in projections]
-        biases: list[Tensor] = [part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in projections]
+        biases: list[Tensor] = [
+            part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in projections
+        ]
         has_bias = any(part.bias is not None for part in projections)
         self.projections = make_linear(torch.cat(weights), torch.cat(biases) if has_bias else None)
         self.query_norm, self.key_norm, self.relative = attention.query_norm, attention.key_norm, attention.relative
