@@ -118,7 +118,7 @@ def test_keys_that_transformers_writes_for_itself_are_no_options():
 
 
 def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
-    own = {"seed", "presence_penalty", "frequency_penalty", "context_keep"}
+    own = {"decoder_start_token_id", "seed", "presence_penalty", "frequency_penalty", "context_keep"}
     newer = {
         "cache_implementation",
         "assistant_model",

@@ -44,6 +44,26 @@ def served(
     return serve
 
 
+def test_a_multilingual_translator(serving: Callable[..., Running], tmp_path: Path) -> None:
+    """The client's names of the languages, and ours."""
+    pytest.importorskip("transformers")
+    from translators import TEXTS, published
+
+    pipe = heedful.pipeline("translation", published("mbart-50", tmp_path))
+    server, outputs = serving(pipe), []
+    client = InferenceClient(server.address, token="none")
+    for source, target in (("en_XX", "fr_XX"), ("fr_XX", "de_DE")):
+        languages = {"source_language": source, "target_language": target}
+        outputs.append([one["output"] for one in pipe(TEXTS, **languages)])
+        assert [one["output"] for one in server.post("/predict", inputs=TEXTS, options=languages)] == outputs[-1]
+        found = client.translation(TEXTS[0], src_lang=source, tgt_lang=target)
+        assert found.translation_text == outputs[-1][0]
+    assert outputs[0] != outputs[1]
+    status, error = server.refused("/predict", inputs=["the man"], options={"target_language": "fr"})
+    assert status in (400, 422)
+    assert "the model has no language 'fr' (target_language); known: af_ZA" in str(error)
+
+
 CHOICES = [*LABELS, "apple pie"]
 
 

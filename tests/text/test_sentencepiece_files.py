@@ -1,4 +1,4 @@
-"""SentencePiece files of T5, Llama, XLM-RoBERTa, DeBERTa, XLNet and Marian: `sentencepiece` finds the same pieces."""
+"""SentencePiece files of T5, Llama, XLM-RoBERTa and others: `sentencepiece` finds the same pieces."""
 
 from __future__ import annotations
 
@@ -183,6 +183,75 @@ def test_camembert(folder: Make) -> None:
     plain = pytest.importorskip("transformers").CamembertTokenizer.from_pretrained(made)
     words = ["the man is here .", "a thesis <mask>"]
     assert ours.encode(words) == plain(words, add_special_tokens=False)["input_ids"]
+
+
+LANGUAGES = {
+    "MBartTokenizer": ("mbart", "ro_RO", 25, True),
+    "MBart50Tokenizer": ("mbart", "fr_XX", 52, False),
+    "M2M100Tokenizer": ("m2m_100", "fr", 100, False),
+}
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_multilingual_translators(name: str, folder: Make, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model_type, language, count, after = LANGUAGES[name]
+    listed = name == "M2M100Tokenizer"
+    raw = sentencepiece(vocab_size=300, model_type="bpe" if listed else "unigram")
+    theirs, config = processor(raw), {"tokenizer_class": name, "src_lang": language}
+    files = {"sentencepiece.bpe.model": raw, "config.json": {"model_type": model_type}, "tokenizer_config.json": config}
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(theirs.id_to_piece(n) for n in range(3, len(theirs)))]
+    if listed:
+        files["vocab.json"] = {name: number for number, name in enumerate(names)}
+    made = folder(files)
+    ours = Tokenizer.load(made)
+    ids = [[one + 1 if one else 3 for one in row] for row in theirs.encode(ODD)]
+    assert ours.encode(ODD) == ids
+    assert len(ours.languages) == count
+    assert ours.languages[language] == len(names) + [*ours.languages].index(language)
+    assert ours.vocab_size == len(names) + count + (not listed)
+    own = ours.languages[language]
+    assert ours.template().join([7])[0] == ([7, 2, own] if after else [own, 7, 2])
+    words = ["the man is here .", "the man"]
+    if name != "MBartTokenizer":  # theirs reads this file without its ids
+        their_class = getattr(transformers, name).from_pretrained(made)
+        rows = their_class(words)["input_ids"]
+        assert [ours.template().join(row)[0] for row in ours.encode(words)] == rows
+        assert listed or ours.decode(rows) == [their_class.decode(row, skip_special_tokens=True) for row in rows]
+    ours.save(tmp_path)
+    again, saved = Tokenizer.load(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert again.languages == ours.languages
+    assert again.template() == ours.template()
+    assert saved(words)["input_ids"] == [ours.template().join(row)[0] for row in ours.encode(words)]
+
+
+def test_languages_of_another_list_are_refused(folder: Make) -> None:
+    files = {"sentencepiece.bpe.model": t5(), "vocab.json": {"<unk>": 0}, "config.json": {"model_type": "m2m_100"}}
+    with pytest.raises(HeedfulError, match=r"language_codes 'wmt21' .* only 'm2m100' is supported"):
+        Tokenizer.load(folder(files | {"tokenizer_config.json": {"language_codes": "wmt21"}}))
+
+
+def test_pegasus(folder: Make, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    raw = sentencepiece(vocab_size=300, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    theirs, made = processor(raw), folder({"spiece.model": raw, "config.json": {"model_type": "pegasus"}})
+    ours = Tokenizer.load(made)
+    assert ours.encode(ODD) == [[one + 103 for one in row] for row in theirs.encode(ODD)]
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (None, 1, 0, 105, 3)
+    assert ours.encode(["<mask_1><mask_2><unk_2><unk_102>"]) == [[2, 3, 4, 104]]
+    assert ours.vocab_size == len(theirs) + 103
+    assert ours.template(pair=True).join([7], [8]) == ([7, 8, 1], [0, 0, 0])
+    words = ["the man is here .", "the man"]
+    rows = transformers.PegasusTokenizer.from_pretrained(made)(words)["input_ids"]
+    assert [ours.template().join(row)[0] for row in ours.encode(words)] == rows
+    ours.save(tmp_path)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)(words)["input_ids"] == rows
+    with pytest.raises(HeedfulError, match=r"offset in tokenizer_config.json of .* is 0; set it to 103"):
+        Tokenizer.load(
+            folder(
+                {"spiece.model": raw, "config.json": {"model_type": "pegasus"}, "tokenizer_config.json": {"offset": 0}}
+            )
+        )
 
 
 @pytest.mark.parametrize("lowercase", [False, True])

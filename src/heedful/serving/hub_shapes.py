@@ -149,7 +149,11 @@ SHAPES: Mapping[str, HubShape] = {  # by the name of a task's class, so that no 
         names={"doc_stride": "stride", "max_answer_len": "max_new_tokens", "top_k": "num_return_sequences"},
         tasks=frozenset({"question-answering"}),
     ),
-    "Translation": HubShape(output=text_under("translation_text"), lists_one=True),
+    "Translation": HubShape(
+        output=text_under("translation_text"),
+        names={"src_lang": "source_language", "tgt_lang": "target_language"},
+        lists_one=True,
+    ),
     "Summarization": HubShape(output=text_under("summary_text"), lists_one=True),
     "SequenceToSequence": HubShape(output=text_under("generated_text"), lists_one=True),
     "ImageToText": HubShape(output=text_under("generated_text"), lists_one=True),

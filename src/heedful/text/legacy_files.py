@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from heedful.errors import HeedfulError
 from heedful.text import sentencepiece
+from heedful.text.languages import apply_settings
 from heedful.text.sentencepiece import Piece
 from heedful.text.tokenizer_config import TokenizerConfig, library_message, plain_config, read_optional_json, token_name
 from heedful.text.tokenizer_types import ROLES, TOKENIZER_TYPES, TokenizerType
@@ -21,7 +22,8 @@ MAX_EXTRA_IDS = 100_000  # a folder may ask for more than fits memory
 DROPPED_KEYS = {  # describe the older files; tokenizer.json holds this information after the conversion
     *("added_tokens_decoder", "auto_map", "name_or_path", "sp_model_kwargs", "special_tokens_map_file"),
     *("add_bos_token", "add_eos_token", "extra_ids", "legacy", "separate_vocabs", "target_vocab_file"),
-    *("tokenizer_file", "vocab_file", "keep_accents", "remove_space"),
+    *("tokenizer_file", "vocab_file", "keep_accents", "remove_space", "offset", "mask_token_sent"),
+    *("languages", "language_class", "language_codes", "num_madeup_words", "spm_file"),
 }
 
 
@@ -65,6 +67,8 @@ def _load(
     named = config.with_special_tokens(tokenizer_type, lambda name: tokenizer.token_to_id(name) is not None)
     _add_tokens(tokenizer, folder, config, named, matched_first)
     _set_template(tokenizer, folder, tokenizer_type, settings | named)
+    if (language_class := tokenizer_type.defaults.get("language_class")) is not None:
+        apply_settings(tokenizer, plain_config(settings | named | {"tokenizer_class": language_class}))
     entries = {key: value for key, value in (settings | named).items() if key not in DROPPED_KEYS}
     return tokenizer, {**plain_config(entries), "tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -170,7 +174,45 @@ def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any
     """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's tokens, the file's pieces from the fourth on, the mask."""
     model = sentencepiece.read_model(files[0])
     first = [Piece("<s>"), Piece("<pad>"), Piece("</s>"), Piece("<unk>", kind="unknown")]
-    vocabulary = [*first, *model.pieces[len(first) - 1 :], Piece("<mask>")]
+    languages = map(Piece, settings.get("languages", ()))  # mBART's
+    vocabulary = [*first, *model.pieces[len(first) - 1 :], *languages, Piece("<mask>")]
+    return sentencepiece.build_tokenizer(model, vocabulary), sentencepiece.added_tokens(model, vocabulary)
+
+
+def _shifted_pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """Pegasus' SentencePiece (Zhang et al. 2020): padding, end, two masks and unused tokens, then the file's pieces."""
+    model, offset = sentencepiece.read_model(files[0]), settings["offset"]
+    settings = {**TOKENIZER_TYPES["pegasus"].special, **settings}
+    if type(offset) is not int or not 2 <= offset <= MAX_EXTRA_IDS:
+        raise HeedfulError(f"offset in tokenizer_config.json of {files[0].parent} is {offset!r}; set it to 103")
+    names = [token_name(settings[role]) for role in ("mask_token_sent", "mask_token") if settings.get(role)]
+    names += [f"<unk_{number}>" for number in range(2, offset)]
+    first = [Piece(piece.text) for piece in model.pieces[:2]]  # padding and end
+    vocabulary = [*first, *map(Piece, names), *model.pieces[2:]]
+    return sentencepiece.build_tokenizer(model, vocabulary), sentencepiece.added_tokens(model, vocabulary)
+
+
+def _listed(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """M2M-100's tokenizer (Fan et al. 2021): pieces of one file, ids of the vocabulary, then a token a language.
+
+    Pieces that the vocabulary lacks are ignored.
+    """
+    if settings.get("language_codes", "m2m100") != "m2m100":
+        raise HeedfulError(
+            f"{files[0].parent} has language_codes {settings['language_codes']!r} in tokenizer_config.json; only "
+            "'m2m100' is supported: save the folder with a tokenizer.json"
+        )
+    ids = _json_vocabulary(files[0])
+    if max(ids.values()) >= len(ids):
+        raise HeedfulError(
+            f"{files[0]} has {len(ids)} tokens, but the id {max(ids.values())}, so ids are missing; download it again"
+        )
+    model = sentencepiece.read_model(files[1])
+    own = {piece.text: piece for piece in model.pieces if piece.kind in ("normal", "user", "byte")}
+    own |= {name: Piece(name) for name in ("<s>", "<pad>", "</s>")} | {"<unk>": Piece("<unk>", kind="unknown")}
+    names = sorted(ids, key=ids.__getitem__)
+    vocabulary = [own.get(name, Piece(name, kind="unused")) for name in names]
+    vocabulary += [Piece(name) for name in settings["languages"] if name not in ids]
     return sentencepiece.build_tokenizer(model, vocabulary), sentencepiece.added_tokens(model, vocabulary)
 
 
@@ -224,6 +266,8 @@ READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool],
     "fairseq": _fairseq,
     "fairseq-beside": _fairseq_beside,
     "two-sided": _two_sided,
+    "shifted-pieces": _shifted_pieces,
+    "listed": _listed,
 }
 
 

@@ -144,10 +144,10 @@ class Tokenizer:
         """Loads the tokenizer in ``folder/name.json``, or rebuilds it from older published files there.
 
         These are the ``vocab.json`` and ``merges.txt`` of GPT-2, RoBERTa, BART and DeBERTa v1, the ``vocab.txt`` of
-        BERT, DistilBERT, ELECTRA and MPNet, the ``spiece.model`` of T5, XLNet and ALBERT, ``tokenizer.model`` of Llama,
-        ``sentencepiece.bpe.model`` of XLM-RoBERTa and CamemBERT, ``spm.model`` of DeBERTa v2 and v3
-        (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with the name ``tokenizer.target`` its
-        ``target.spm``. SentencePiece files need ``pip install 'heedful[sentencepiece]'``.
+        BERT, DistilBERT, ELECTRA and MPNet, the ``spiece.model`` of T5, Pegasus, XLNet and ALBERT, ``tokenizer.model``
+        of Llama, ``sentencepiece.bpe.model`` of XLM-RoBERTa, CamemBERT, mBART and M2M-100, ``spm.model`` of DeBERTa v2
+        and v3 (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with the name ``tokenizer.target``
+        its ``target.spm``. SentencePiece files need ``pip install 'heedful[sentencepiece]'``.
 
         Special tokens come from ``tokenizer_config.json`` and ``special_tokens_map.json``. If these name no token for a
         role, such as padding, it is the usual one of the tokenizer's type, if the vocabulary has it. The type is given

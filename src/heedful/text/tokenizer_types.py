@@ -3,12 +3,12 @@
 The names are those of the released models (Radford et al. 2018; Radford et al. 2019; Liu et al. 2019; Lewis et al.
 2020; Devlin et al. 2019; Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Martin et al.
 2020; Junczys-Dowmunt et al. 2018; He et al. 2021; Yang et al. 2019; Lan et al. 2020; Song et al. 2020; Zhang et al.
-2022).
+2022; Liu et al. 2020; Tang et al. 2020; Fan et al. 2021; Zhang et al. 2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ Layout = Literal[
     "pieces",
     "cased-pieces",
     "unaccented-pieces",
+    "shifted-pieces",
     "fairseq",
     "fairseq-beside",
     "two-sided",
+    "listed",
 ]
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -189,6 +191,36 @@ _MARIAN = TokenizerType(
     defaults={"model_input_names": TEXT, "model_max_length": 512, "separate_vocabs": False},
 )
 
+_MBART_25 = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP "
+    "nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN "
+)
+_MORE_OF_MBART_50 = (
+    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE "
+    "ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI "
+)
+_M2M_100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht "
+    "hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
+    "pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu "
+)
+
+
+def _multilingual(base: TokenizerType, name: str, languages: Sequence[str], **changes: Any) -> TokenizerType:
+    """Returns the type of the class ``name``, whose template names a language (``heedful.text.languages``)."""
+    single, defaults = "$A", {**base.defaults, "languages": languages, "language_class": name}
+    return replace(base, single=single, defaults=defaults, **changes)
+
+
+_PEGASUS = TokenizerType(
+    files=(("spiece.model",),),
+    layout="shifted-pieces",
+    special={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask_2>"},
+    single="$A {eos_token}",
+    pair="$A $B {eos_token}",
+    defaults={"model_input_names": TEXT, "offset": 103, "mask_token_sent": "<mask_1>"},
+)
+
 # By the `model_type` of config.json.
 TOKENIZER_TYPES = {
     "gpt2": _GPT2,
@@ -210,6 +242,18 @@ TOKENIZER_TYPES = {
     "deberta-v2": _DEBERTA,
     "xlnet": _XLNET,
     "albert": _ALBERT,
+    "mbart": _multilingual(_XLM_ROBERTA, "MBartTokenizer", _MBART_25.split()),
+    "mbart50": _multilingual(_XLM_ROBERTA, "MBart50Tokenizer", [*_MBART_25.split(), *_MORE_OF_MBART_50.split()]),
+    "m2m_100": _multilingual(
+        _XLM_ROBERTA,
+        "M2M100Tokenizer",
+        [f"__{code}__" for code in _M2M_100.split()],
+        files=(("vocab.json", "sentencepiece.bpe.model"),),
+        layout="listed",
+        special={role: name for role, name in _FAIRSEQ_NAMES.items() if role not in ("cls_token", "mask_token")},
+    ),
+    "pegasus": _PEGASUS,
+    "mt5": _T5,
 }
 # By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
@@ -230,6 +274,11 @@ CLASSES = {
     "DebertaV2Tokenizer": "deberta-v2",
     "XLNetTokenizer": "xlnet",
     "AlbertTokenizer": "albert",
+    "MBartTokenizer": "mbart",
+    "MBart50Tokenizer": "mbart50",
+    "M2M100Tokenizer": "m2m_100",
+    "PegasusTokenizer": "pegasus",
+    "MT5Tokenizer": "mt5",
 }
 # Classes that name no type.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}
