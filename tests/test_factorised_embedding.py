@@ -15,6 +15,7 @@ from heedful.cache import Cache
 from heedful.config import (
     Config,
     DecoderConfig,
+    DenseConfig,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -164,14 +165,16 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_token_head_with_a_dense_layer() -> None:
-    head = heedful.create(encoder(head=TokenHead(labels=1, dropout=0.0, dense="tanh")), seed=0).head
+    head = heedful.create(
+        encoder(head=TokenHead(labels=1, dropout=0.0, dense=DenseConfig(activation="tanh", norm=False))), seed=0
+    ).head
     x = torch.randn(2, 3, 16)
     inner = torch.tanh(x @ head.hidden.dense.weight.T + head.hidden.dense.bias)
     assert_close(head(x), inner @ head.output.weight.T + head.output.bias, "layer")
 
 
 def test_a_discriminator_is_fine_tuned_without_its_head(tmp_path: Path) -> None:
-    config = encoder(head=TokenHead(labels=1, dropout=0.0, dense="gelu"))
+    config = encoder(head=TokenHead(labels=1, dropout=0.0, dense=DenseConfig(norm=False)))
     assert save(heedful.create(config, seed=0), tmp_path) == "electra"
     assert load(tmp_path).config.head == config.head
     for head, kind in (("token", TokenHead), ("sequence", SequenceHead)):

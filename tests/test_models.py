@@ -22,6 +22,7 @@ import heedful
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
+    DenseConfig,
     DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
@@ -548,6 +549,7 @@ HEADS = {
     "language model": (LanguageHead(), (2, 5, 20)),
     "masked": (MaskedHead(), (2, 5, 20)),
     "sequence": (SequenceHead(labels=3), (2, 3)),
+    "masked without biases": (MaskedHead(bias=False, dense_bias=False, norm_bias=False), (2, 5, 20)),
     "token": (TokenHead(labels=3), (2, 5, 3)),
     "span": (SpanHead(), (2, 5, 2)),
     "pooled": (PooledHead(normalise=True), (2, 16)),
@@ -562,6 +564,21 @@ def test_a_head_has_its_shape(head: str) -> None:
     assert model(ids).shape == shape
     assert model.hidden(ids).shape == (2, 5, 16)
     assert_close(model(ids, torch.ones(2, 5, dtype=torch.bool)), model(ids))
+
+
+@pytest.mark.parametrize("kind", [SequenceHead, TokenHead, SpanHead])
+def test_a_dense_layer_before_the_output(kind: Any) -> None:
+    from heedful.heads import head_of
+
+    more = {"pooler": False} if kind is SequenceHead else {}
+    dense = DenseConfig(activation="relu", bias=False, norm_bias=False, norm_eps=1e-3)
+    head = loud(head_of(kind(dense=dense, **more), 16))
+    assert not [name for name, _ in head.hidden.named_parameters() if name.endswith("bias")]
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    inner = nn.functional.linear(x, head.hidden.dense.weight).relu()
+    inner = nn.functional.layer_norm(inner, (16,), head.hidden.norm.weight, eps=1e-3)
+    expected = nn.functional.linear(inner, head.output.weight, head.output.bias)
+    assert_close(head(x), expected[:, 0] if kind is SequenceHead else expected)
 
 
 @pytest.mark.parametrize("pooling", ["first", "last", "mean", "max"])

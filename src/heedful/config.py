@@ -579,6 +579,18 @@ class LanguageHead(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DenseConfig(Config):
+    """A layer of a head before its output: norm(act(W x + b)) (ModernBERT), or without the norm (ELECTRA)."""
+
+    kind: ClassVar[str] = "dense"
+    activation: Activation = "gelu"
+    bias: bool = True
+    norm: bool = True
+    norm_eps: float = 1e-5
+    norm_bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class MaskedHead(Config):
     """BERT's masked language model: dense to the embedding's width, activation, norm, the vocabulary with a bias."""
 
@@ -586,6 +598,9 @@ class MaskedHead(Config):
     tied: bool = True
     activation: Activation = "gelu"
     norm_eps: float = 1e-12
+    norm_bias: bool = True
+    dense_bias: bool = True
+    bias: bool = True  #: of the output
     head: OwnHead = "standard"
 
 
@@ -601,12 +616,13 @@ class SequenceHead(Config):
     bias: bool = True
     dropout: float = 0.1
     pooler_dropout: float = 0.0  #: on the pooled vector, before the dense layer
+    dense: DenseConfig | None = None  #: of the pooled vector, after the pooler
     head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenHead(Config):
-    """Label logits of each token; ``dense`` is the activation of a layer before the linear map, or "none".
+    """Label logits of each token; ``dense`` is a layer before the linear map.
 
     With this layer and one label it is ELECTRA's discriminator (Clark et al. 2020): that a token was replaced.
     """
@@ -614,7 +630,7 @@ class TokenHead(Config):
     kind: ClassVar[str] = "token"
     labels: int = 2
     dropout: float = 0.1
-    dense: Activation | Literal["none"] = "none"
+    dense: DenseConfig | None = None  #: of each token
     head: OwnHead = "standard"
 
 
@@ -623,6 +639,8 @@ class SpanHead(Config):
     """Two logits for each token: that the answer starts there, and that it ends there."""
 
     kind: ClassVar[str] = "span"
+    dropout: float = 0.0
+    dense: DenseConfig | None = None  #: of each token
     head: OwnHead = "standard"
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import (
+    DenseConfig,
     Head,
     ImageHead,
     LanguageHead,
@@ -76,6 +77,24 @@ class Dense(nn.Module):
         return self.activation(self.dense(x))
 
 
+class DenseNorm(nn.Module):
+    """Layer before the output of a head: norm(act(W x + b)); without ``config.norm``, act(W x + b)."""
+
+    def __init__(self, config: DenseConfig, dim: int) -> None:
+        super().__init__()
+        self.dense = Linear(dim, dim, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = LayerNorm(dim, config.norm_eps, bias=config.norm_bias) if config.norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``x`` (..., D) to (..., D)."""
+        return self.norm(self.activation(self.dense(x)))
+
+
+def _dense_of(config: DenseConfig | None, dim: int) -> nn.Module:
+    return nn.Identity() if config is None else DenseNorm(config, dim)
+
+
 class Hidden(nn.Module):
     """Absent head: returns the hidden states unchanged. It stores an unused pooler for a head that is added later."""
 
@@ -116,10 +135,10 @@ class MaskedLanguageModel(nn.Module):
     def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
         width = token.embedding_dim
-        self.dense = Linear(dim, width)
+        self.dense = Linear(dim, width, bias=config.dense_bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = LayerNorm(width, config.norm_eps)
-        self.output = Linear(width, token.num_embeddings)
+        self.norm = LayerNorm(width, config.norm_eps, bias=config.norm_bias)
+        self.output = Linear(width, token.num_embeddings, bias=config.bias)
         if config.tied:
             self.output.weight = token.weight
 
@@ -140,6 +159,7 @@ class SequenceClassifier(nn.Module):
         self.pooling = config.pooling
         self.pooler_dropout = Dropout(config.pooler_dropout) if config.pooler_dropout else nn.Identity()
         self.pooler = Dense(dim, dim, config.pooler_activation) if config.pooler else nn.Identity()
+        self.hidden = _dense_of(config.dense, dim)
         self.dropout = Dropout(config.dropout)
         self.output = Linear(dim, config.labels, bias=config.bias)
 
@@ -151,7 +171,7 @@ class SequenceClassifier(nn.Module):
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, labels)."""
         pooled = self.pooler_dropout(pool(hidden, real, self.pooling))
-        return self.output(self.dropout(self.pooler(pooled)))
+        return self.output(self.dropout(self.hidden(self.pooler(pooled))))
 
 
 class TokenClassifier(nn.Module):
@@ -159,13 +179,13 @@ class TokenClassifier(nn.Module):
 
     def __init__(self, config: TokenHead, dim: int) -> None:
         super().__init__()
+        self.hidden = _dense_of(config.dense, dim)
         self.dropout = Dropout(config.dropout)
-        self.hidden = nn.Identity() if config.dense == "none" else Dense(dim, dim, config.dense)
         self.output = Linear(dim, config.labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, T, labels)."""
-        return self.output(self.hidden(self.dropout(hidden)))
+        return self.output(self.dropout(self.hidden(hidden)))
 
 
 class SpanFinder(nn.Module):
@@ -173,11 +193,13 @@ class SpanFinder(nn.Module):
 
     def __init__(self, config: SpanHead, dim: int) -> None:
         super().__init__()
+        self.hidden = _dense_of(config.dense, dim)
+        self.dropout = Dropout(config.dropout)
         self.output = Linear(dim, 2)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, T, 2) of the span's start and end."""
-        return self.output(hidden)
+        return self.output(self.dropout(self.hidden(hidden)))
 
 
 class Pooled(nn.Module):

@@ -450,6 +450,32 @@ def _post_norm_encoder(dim: int, depth: int, heads: int, **more: Any) -> StackCo
     return StackConfig(dim=dim, depth=depth, heads=heads, placement="post", embedding_norm=True, dropout=rates, **more)
 
 
+def modernbert(dim: int, depth: int, heads: int, ff_dim: int) -> EncoderConfig:
+    """Returns the configuration of a ModernBERT (Warner et al. 2024) without a head.
+
+    It has pre-norm without biases, gated GELU, and rotary positions. Two of three blocks attend to 64 tokens on each
+    side, and have a rotary base of their own.
+    """
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=50368),
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            ff_dim=ff_dim,
+            norm_bias=False,
+            embedding_norm=True,
+            first_norm=False,
+            gated=True,
+            attention_bias="none",
+            ff_bias=False,
+            position=RotaryPosition(length=8192, base=160000.0, window_base=10000.0),
+            window=(None, 128, 128),
+        ),
+        special=SpecialTokens(pad=50283, start=50281, end=(50282,)),
+    )
+
+
 def xlnet(dim: int, depth: int, heads: int, vocab: int = 32000) -> EncoderConfig:
     """Returns the configuration of an XLNet (Yang et al. 2019) without a head.
 
@@ -671,6 +697,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "deberta-v3-large": ("He et al. 2023", 434_012_160, lambda: deberta(1024, 24, 16)),
     "deberta-v2-xlarge": ("He et al. 2021", 884_593_152, lambda: deberta(1536, 24, 24, _NGRAMS)),
     "deberta-v2-xxlarge": ("He et al. 2021", 1_564_549_632, lambda: deberta(1536, 48, 24, _NGRAMS)),
+    "modernbert-base": ("Warner et al. 2024, table 4", 149_014_272, lambda: modernbert(768, 22, 12, 1152)),
+    "modernbert-large": ("Warner et al. 2024, table 4", 394_781_696, lambda: modernbert(1024, 28, 16, 2624)),
     "xlnet-base": ("Yang et al. 2019", 116_718_336, lambda: xlnet(768, 12, 12)),
     "xlnet-large": ("Yang et al. 2019", 360_268_800, lambda: xlnet(1024, 24, 16)),
     "bert-mini": ("Turc et al. 2019", 11_170_560, lambda: bert(256, 4, 4)),

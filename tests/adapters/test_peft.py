@@ -39,6 +39,7 @@ GPTJ = SMALL | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 12, "rot
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"num_labels": 3, "max_position_embeddings": 12}
 ROBERTA = BERT | {"pad_token_id": 1, "max_position_embeddings": 14}
+MODERN = BERT | {"pad_token_id": 0, "local_attention": 4, "num_hidden_layers": 3}
 DISTIL = {"vocab_size": 23, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "num_labels": 3}
 T5 = {"vocab_size": 23, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 T5 |= {"decoder_start_token_id": 0}
@@ -124,6 +125,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         BERT | {"embedding_size": 8},
         {"task_type": "SEQ_CLS"},
         "query,value",
+    ),
+    "modernbert": (
+        hf.ModernBertForSequenceClassification,
+        MODERN,
+        {"task_type": "SEQ_CLS", "target_modules": ["Wqkv", "Wi"], "modules_to_save": ["head", "classifier"]},
+        "query,key,value,gate,up",
     ),
     "distilbert": (
         hf.DistilBertForSequenceClassification,
@@ -212,6 +219,8 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
+    rotate = hf.models.llama.modeling_llama.apply_rotary_pos_emb  # ModernBERT's rotates in float32
+    monkeypatch.setattr(hf.models.modernbert.modeling_modernbert, "apply_rotary_pos_emb", rotate)
     bloom = hf.models.bloom.modeling_bloom  # its softmax and GELU round too
     monkeypatch.setattr(bloom, "torch", SimpleNamespace(**{**vars(torch), "float32": torch.float64}))
     monkeypatch.setattr(bloom, "bloom_gelu_forward", functools.partial(F.gelu, approximate="tanh"))

@@ -80,6 +80,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "CamembertForTokenClassification",
         BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 5},
     ),
+    "modernbert": ("modernbert", "ModernBertForMaskedLM", BERT | {"local_attention": 4, "num_hidden_layers": 3}),
     "distilbert": ("distilbert", "DistilBertForQuestionAnswering", DISTIL),
     "marian": ("marian", "MarianMTModel", BART | {"pad_token_id": 22, "decoder_start_token_id": 22}),
     "bart": ("bart", "BartForConditionalGeneration", BART),

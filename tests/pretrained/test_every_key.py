@@ -53,6 +53,7 @@ NAMES = (
     "distilbert sequence",
 )
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
+NAMES = (*NAMES, "modernbert masked", "modernbert masked biases", "modernbert sequence")
 NAMES = (*NAMES, "camembert masked", "electra masked", "electra sequence")
 NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequence")
 NAMES = (*NAMES, "deberta masked", "deberta sequence")

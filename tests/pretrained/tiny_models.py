@@ -17,7 +17,9 @@ from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
 from transformers.models.gptj import modeling_gptj
+from transformers.models.llama import modeling_llama
 from transformers.models.m2m_100 import modeling_m2m_100
+from transformers.models.modernbert import modeling_modernbert
 from transformers.models.xlnet import modeling_xlnet
 
 import heedful.models
@@ -60,6 +62,19 @@ BLOOM = {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4, "bos_to
 BLOOM |= {"pad_token_id": 0, "hidden_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_epsilon": 1e-4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
+MODERN = {
+    "vocab_size": 23,
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+}
+MODERN |= {"max_position_embeddings": 12, "local_attention": 3, "pad_token_id": 0, "norm_eps": 1e-4}
+MODERN |= {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "mlp_dropout": 0.2}
+BIASED = {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+BASES = {"full_attention": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}
+BASES["full_attention"] |= {"original_max_position_embeddings": 4, "beta_fast": 32.0, "beta_slow": 1.0}
+BASES |= {"sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
 MARIAN |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
 MARIAN |= {"pad_token_id": 22, "decoder_start_token_id": 22, "eos_token_id": 1, "attention_dropout": 0.3}
@@ -303,6 +318,21 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "xlnet token": (hf.XLNetForTokenClassification, {**XLNET, **NAMED, "initializer_range": 0.1}),
     "xlnet span": (hf.XLNetForQuestionAnsweringSimple, {**XLNET, "clamp_len": 3}),
+    "modernbert": (hf.ModernBertModel, MODERN),
+    "modernbert biases": (hf.ModernBertModel, {**BIASED, "hidden_activation": "relu", "embedding_dropout": 0.3}),
+    "modernbert masked": (hf.ModernBertForMaskedLM, MODERN),
+    "modernbert masked biases": (
+        hf.ModernBertForMaskedLM,
+        {**BIASED, "decoder_bias": False, "tie_word_embeddings": False, "classifier_activation": "relu"}
+        | {"rope_parameters": BASES, "layer_types": [*MIXED, "full_attention"], "local_attention": 2},
+    ),
+    "modernbert sequence": (hf.ModernBertForSequenceClassification, {**MODERN, **NAMED, "classifier_dropout": 0.3}),
+    "modernbert sequence mean": (
+        hf.ModernBertForSequenceClassification,
+        {**BIASED, **NAMED, "classifier_pooling": "mean", "classifier_activation": "silu"},
+    ),
+    "modernbert token": (hf.ModernBertForTokenClassification, {**MODERN, **NAMED}),
+    "modernbert span": (hf.ModernBertForQuestionAnswering, {**BIASED, "classifier_dropout": 0.3}),
     "marian": (hf.MarianMTModel, {**MARIAN, "scale_embedding": True}),
     "marian unscaled": (hf.MarianMTModel, {**MARIAN, "activation_function": "swish"}),
     "marian apart": (hf.MarianMTModel, {**MARIAN, **APART}),
@@ -462,6 +492,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
             part.forward = functools.partial(exactly, part)
     modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
+    modeling_modernbert.apply_rotary_pos_emb = modeling_llama.apply_rotary_pos_emb  # theirs rotates in float32
     modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
     for module in (modeling_gpt_neo, modeling_gptj, modeling_bloom):  # whose scores are float32 otherwise
         module.torch = Exact() if dtype == torch.float64 else torch

@@ -81,6 +81,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "electra": ("ElectraForMaskedLM", COMMON | {"embedding_size": 8}),
     "electra's discriminator": ("ElectraForPreTraining", COMMON | {"embedding_size": 8}),
+    "modernbert": (
+        "ModernBertForTokenClassification",
+        COMMON | NAMED | {"num_hidden_layers": 3, "local_attention": 4, "pad_token_id": 0},
+    ),
     "deberta": ("DebertaV2ForMaskedLM", COMMON | DEBERTA),
     "xlnet": (
         "XLNetForSequenceClassification",

@@ -234,6 +234,79 @@ class WindowKeys(ConfigKey):
 
 
 @dataclass(frozen=True)
+class TwoSidedWindowKeys(ConfigKey):
+    """Keys of ModernBERT's windows: ``local_attention``, and the layers that have it.
+
+    Those are in ``layer_types``, or in older files all but each ``global_attn_every_n_layers``-th.
+    """
+
+    hub_name: str = "local_attention"
+    ours: str = "encoder.window"
+    default: int = 128
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our window of each block."""
+        ConfigKey(self.hub_name, self.ours, self.default).read(hub, ours, stored)
+        size, depth, kinds = ours[self.ours], ours["encoder.depth"], hub.get("layer_types")
+        if kinds is None:
+            every = checked("global_attn_every_n_layers", hub.get("global_attn_every_n_layers", 3), 3)
+            if every < 1:
+                raise HeedfulError(f"global_attn_every_n_layers is {every}; it must be 1 or more")
+            kinds = ["sliding_attention" if layer % every else "full_attention" for layer in range(depth)]
+        if len(kinds) != depth:
+            raise HeedfulError(
+                f"layer_types has {len(kinds)} words, but the model has {depth} layers; give one word per layer"
+            )
+        ours[self.ours] = [size if kind == "sliding_attention" else None for kind in kinds]
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the size of the window, and each layer's type."""
+        size, pattern = one_window(ours, self.ours)
+        hub[self.hub_name] = self.default if size is None else size
+        kinds = ["full_attention" if window is None else "sliding_attention" for window in pattern]
+        hub["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["encoder.depth"])]
+
+
+@dataclass(frozen=True)
+class TwoBasesKeys(ConfigKey):
+    """Keys of ModernBERT's rotary bases, of layers without and with a window: ``rope_parameters``, by the layer's type.
+
+    Older files have ``global_rope_theta`` and ``local_rope_theta``.
+    """
+
+    hub_name: str = "rope_parameters"
+    ours: str = "encoder.position"
+    default: float = 160000.0
+    window_default: float = 10000.0
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets both bases, and the scaling of the layers without a window."""
+        if hub.get("rope_scaling") is not None:
+            raise HeedfulError(f"rope_scaling is {hub['rope_scaling']!r}; only None is supported")
+        settings = hub.get(self.hub_name) or {}
+        if not isinstance(settings, Mapping):
+            raise HeedfulError(f"{self.hub_name} is {settings!r}; it must be an object")
+        dense, banded = ({self.hub_name: settings.get(kind)} for kind in ("full_attention", "sliding_attention"))
+        length = {"max_position_embeddings": hub.get("max_position_embeddings", 8192)}
+        window: Flat = {}
+        RotaryKeys(default=self.window_default, names=("local_rope_theta", ""), kinds=("default",), ours="").read(
+            {**hub, **banded}, window, stored
+        )
+        RotaryKeys(default=self.default, names=("global_rope_theta", ""), ours=self.ours).read(
+            {**hub, **dense, **length}, ours, stored
+        )
+        ours[f"{self.ours}.window_base"] = window[".base"]
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets ``rope_parameters`` for both types of layers."""
+        if ours.get(f"{self.ours}.window_base") is None:
+            raise Inexpressible(f"{self.ours}.window_base")
+        RotaryKeys(ours=self.ours).write(ours, hub)
+        banded = {"rope_theta": ours[f"{self.ours}.window_base"], "rope_type": "default"}
+        hub[self.hub_name] = {"full_attention": hub[self.hub_name], "sliding_attention": banded}
+
+
+@dataclass(frozen=True)
 class AttentionTypesKeys(ConfigKey):
     """Keys of GPT-Neo's windows: ``attention_types``, as ``[[["global", "local"], 12]]``, and ``window_size``."""
 

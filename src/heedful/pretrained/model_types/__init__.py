@@ -27,6 +27,7 @@ from heedful.pretrained.model_types.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.pretrained.model_types.m2m_100 import M2M_100
 from heedful.pretrained.model_types.marian import MARIAN
 from heedful.pretrained.model_types.mbart import MBART
+from heedful.pretrained.model_types.modernbert import MODERNBERT
 from heedful.pretrained.model_types.mpnet import MPNET
 from heedful.pretrained.model_types.openai_gpt import OPENAI_GPT
 from heedful.pretrained.model_types.opt import OPT
@@ -40,7 +41,20 @@ from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3, BLOOM)
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, DEBERTA_V2, XLNET, ELECTRA, ALBERT, MPNET, DEBERTA)
+ENCODERS = (
+    BERT,
+    ROBERTA,
+    XLM_ROBERTA,
+    CAMEMBERT,
+    DISTILBERT,
+    DEBERTA_V2,
+    XLNET,
+    ELECTRA,
+    ALBERT,
+    MPNET,
+    DEBERTA,
+    MODERNBERT,
+)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {

@@ -90,8 +90,14 @@ ELECTRA = ModelType(
         ),
         Architecture(  # the discriminator: one logit for each token, that it was replaced
             name="ElectraForPreTraining",
-            fixed={"head.kind": "token", "head.labels": 1, "head.dropout": 0.0},
-            config_keys=(ConfigKey("hidden_act", "head.dense", "gelu", ACTIVATIONS),),
+            fixed={
+                "head.kind": "token",
+                "head.labels": 1,
+                "head.dropout": 0.0,
+                "head.dense.kind": "dense",
+                "head.dense.norm": False,
+            },
+            config_keys=(ConfigKey("hidden_act", "head.dense.activation", "gelu", ACTIVATIONS),),
             rules=(
                 *DROP_GENERATOR,
                 Rename("discriminator_predictions.dense.{p}", "head.hidden.dense.{p}"),
