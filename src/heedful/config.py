@@ -29,8 +29,11 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
         ("dropout", "pooler_dropout", "embedding", "attention", "hidden", "residual"),
         (lambda p: 0 <= p < 1, "a probability below 1"),
     ),
-    **dict.fromkeys(("norm_eps", "init_std"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")),
     "share": (lambda v: 0 < v <= 1, "a number above 0, at most 1"),
+    "jitter": (lambda v: 0 <= v < 1, "a number from 0 to below 1"),
+    **dict.fromkeys(
+        ("norm_eps", "init_std", "balance", "z_loss"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")
+    ),
     **dict.fromkeys(
         (
             *("base", "window_base", "factor", "attention_factor", "beta_fast", "beta_slow"),
@@ -363,6 +366,35 @@ class ConvolutionConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertsConfig(Config):
+    """A mixture of experts in place of a block's feed-forward: y = Σ w_e(x) expert_e(x), over ``per_token`` experts.
+
+    With p = softmax(W x), the chosen experts are those with the largest p_e, and the weights are w_e = p_e, divided by
+    their sum if ``normalize`` (Mixtral: 2 of 8, Jiang et al. 2024; Switch Transformers: 1, Fedus et al. 2021).
+    """
+
+    kind: ClassVar[str] = "experts"
+    number: int = 8  #: E, experts in a block, each as large as the feed-forward network of ``ff_dim``
+    per_token: int = 2  #: experts that compute a token
+    normalize: bool = True  #: the weights of a token's experts sum to 1
+    step: int = 1  #: blocks 1, 1 + step, ... have experts, counted from 0; with 1 all blocks
+    capacity: int = 0  #: tokens of a sequence that an expert computes; later ones get no update; 0: no limit
+    router_bias: bool = False  #: W x + b
+    jitter: float = 0.0  #: in training, x is multiplied by noise, uniform in 1 ± jitter
+    balance: float = 0.01  #: weight α of the balance loss in training: α E Σ f_e P_e (Fedus et al. 2021, equation 4)
+    z_loss: float = 0.0  #: weight of the mean of (log Σ exp W x)² in training (Zoph et al. 2022, equation 5)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per_token > self.number:
+            raise HeedfulError(f"experts.per_token is {self.per_token}, of {self.number} experts; give at most as many")
+
+    def in_block(self, block: int) -> bool:
+        """Returns True if this block, counted from 0, has experts."""
+        return block % self.step == 1 % self.step
+
+
+@dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
     """A stack of ``depth`` equal blocks: self-attention, cross-attention if ``cross``, feed-forward."""
 
@@ -406,6 +438,7 @@ class StackConfig(Config):
     distinct_blocks: int | None = None
     """Number of blocks with weights of their own: ``depth / distinct_blocks`` successive blocks share theirs (Lan et
     al. 2020, section 3.1, ALBERT has 1); None: all blocks have their own."""
+    experts: ExpertsConfig | None = None  #: experts in place of the feed-forward network, in all blocks or some
     dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
     init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
@@ -460,6 +493,17 @@ class StackConfig(Config):
                 "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks "
                 "and of stacks with a block of your own"
             )
+        if self.experts is not None and (self.feed_forward != "mlp" or self.block != "standard"):
+            raise HeedfulError(
+                "stack.experts are built-in feed-forward networks in standard blocks; leave experts out of a stack "
+                "with a feed_forward or block of your own"
+            )
+        if self.experts is not None and not any(map(self.experts.in_block, range(self.depth))):
+            raise HeedfulError(
+                f"experts.step is {self.experts.step}, so that none of {self.depth} blocks has experts; give 1"
+            )
+        if self.experts is not None and self.distinct_blocks is not None:
+            raise HeedfulError("a stack with experts shares no blocks; leave distinct_blocks or experts out")
 
     @property
     def shared_blocks(self) -> int:
@@ -700,11 +744,11 @@ class EncoderConfig(Config):
             raise HeedfulError("segments are embedded and relative; give embedding.segments or position.segments")
         stack = self.encoder
         is_standard = stack.block == "standard" and stack.convolution is None and stack.norm != "batch"
-        is_standard = is_standard and stack.sublayers == "sequential"
+        is_standard = is_standard and stack.sublayers == "sequential" and stack.experts is None
         if self.embedding.query and not (isinstance(stack.position, ContentPosition) and is_standard):
             raise HeedfulError(
-                "embedding.query begins a query stream, which needs standard blocks, no batch norm, and positions that "
-                "depend on queries, such as 'transformer-xl'; change the stack, or leave it out"
+                "embedding.query begins a query stream, which needs standard blocks, no batch norm, no experts, and "
+                "positions that depend on queries, such as 'transformer-xl'; change the stack, or leave it out"
             )
 
     @property

@@ -8,6 +8,7 @@ chosen for a model, may put a faster function of the same result in its place.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol, TypedDict
 
 import torch
@@ -85,7 +86,9 @@ class Stack(nn.Module):
             )
         block = BLOCKS.get(config.block, Block)
         makers = [first or block, *[block] * (config.depth - 1)]
-        self.block = nn.ModuleList(make(config) for make in makers)
+        without, experts = replace(config, experts=None), config.experts
+        configs = [config if experts and experts.in_block(i) else without for i in range(config.depth)]
+        self.block = nn.ModuleList(make(own) for make, own in zip(makers, configs, strict=True))
         for index, part in enumerate(self.block):
             share_parameters(self.block[index - index % config.shared_blocks], part)
         self.norm = Identity() if config.placement == "post" else norm_of(config)
@@ -188,6 +191,7 @@ def padded(
     cross-attention then leaves padding out by itself, and knows causality and windows, so that the blocks get no mask.
     """
     cache = NO_CACHE if batch.cache is None else batch.cache
+    check_one_text_a_row(stack, batch.mask)
     tokens = cache.extend(batch.x, batch.mask)  # a cache counts them
     x, real = stack_embedding(stack, batch, tokens)
     arguments = block_arguments(stack, batch, tokens, rows, memory_rows)
@@ -195,6 +199,16 @@ def padded(
     for block, window, block_cache in zip(stack.block, stack.windows, caches, strict=True):
         x = block(x, real, memory=batch.memory, cache=block_cache, **arguments[window])
     return stack.norm(x, real)
+
+
+def check_one_text_a_row(stack: Stack, mask: Tensor | None) -> None:
+    """Raises ``HeedfulError`` for a packed batch if the experts have a capacity, which counts the tokens of a text."""
+    counts = stack.config.experts is not None and stack.config.experts.capacity > 0
+    if counts and mask is not None and mask.ndim == 2 and mask.dtype != torch.bool and bool((mask > 1).any()):
+        raise HeedfulError(
+            "experts.capacity counts the tokens of a row, but a row of a packed batch has several texts; set capacity "
+            "to 0, or do not pack"
+        )
 
 
 def stack_embedding(stack: Stack, batch: StackInput, tokens: TokenPositions) -> tuple[Tensor, Tensor | None]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from heedful.adapters.low_rank import LowRank
 from heedful.errors import HeedfulError, nearest
+from heedful.layers.experts import Router
 from heedful.layers.norm import BatchNorm
 from heedful.models import Ensemble, Model
 from heedful.settings import LORA_TARGETS
@@ -239,7 +240,7 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
     names = {
         path: path.rpartition(".")[2]
         for path, part in model.named_modules()
-        if isinstance(part, nn.Linear) and ".block." in path
+        if isinstance(part, nn.Linear) and not isinstance(part, Router) and ".block." in path
     }
     for name in sorted(requested - {"all"}):
         if name not in LORA_TARGETS:

@@ -171,7 +171,8 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
         _check_shared_weights(name, stack, removed_heads | removed_units, layers)
     first: Any = stack.block[0]
     attention: Attention = first.attention
-    unit_count, config = _unit_count(first.feed_forward), stack.config
+    config = stack.config
+    unit_count = config.ff_dim or 4 * config.dim
     self_attentions = [path for path in removed_heads if path.endswith(".attention")]
     if attention.relative is not None and any(removed_heads[path] for path in self_attentions):
         _check_shared_positions(name, stack, attention.relative)
@@ -226,6 +227,8 @@ def _remaining_layers(name: str, stack: Stack, removed: _RemovedParts) -> list[i
     layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in removed.blocks]
     if not layers:
         raise HeedfulError(f"no block of the {name} would be left; keep at least one")
+    if len(layers) < len(stack.block) and stack.config.experts is not None and stack.config.experts.step > 1:
+        raise HeedfulError(f"some blocks of the {name} have experts, by their numbers; keep all of its blocks")
     if layers[0] and stack.config.convolution is not None:
         raise HeedfulError(f"the first block of the {name} has a convolution beside it; keep this block")
     return layers

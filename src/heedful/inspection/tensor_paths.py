@@ -1,7 +1,7 @@
 """Tensors of a model that can be recorded and edited, and their paths: a module's path, a dot, the tensor's name.
 
 Letters in axes: B sequences, T tokens (queries), S keys, H heads, K key-value heads, E head size, D width, F inner
-width, C classes or vocabulary, h and w the rows and columns of patches.
+width, X experts, C classes or vocabulary, h and w the rows and columns of patches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.layers.attention import Attention
 from heedful.layers.block import Block, Residual
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
+from heedful.layers.experts import Expert, Experts
 from heedful.layers.feedforward import FeedForward
 from heedful.models.encoder_decoder import EncoderDecoder
 from heedful.stack import Stack
@@ -76,6 +77,11 @@ TENSORS: dict[type[nn.Module], tuple[TensorKind, ...]] = {
     FeedForward: (
         TensorKind("activation", "BTF", "input", "the inner units, before dropout", _child("dropout")),
         TensorKind("output", "BTD", "output", "the feed-forward's update of the stream"),
+    ),
+    Expert: (),  # it has some tokens of a batch, not (B, T)
+    Experts: (
+        TensorKind("router", "BTX", "output", "weights of a token's experts, 0 for the others", _child("router")),
+        TensorKind("output", "BTD", "output", "the experts' update of the stream"),
     ),
     heads.LanguageModel: TOKEN_LOGITS,
     heads.MaskedLanguageModel: TOKEN_LOGITS,

@@ -61,6 +61,11 @@ def attends_with(stack: Stack, attend: Attend) -> bool:
     return True
 
 
+def counts_by_sequence(stack: Stack) -> bool:
+    """Returns True if experts of a stack have a capacity, which counts the tokens of each sequence."""
+    return stack.config.experts is not None and stack.config.experts.capacity > 0
+
+
 # ------------------------------------------------------------------------------------------------------------ training
 
 
@@ -154,7 +159,8 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     tokens = own_positions(x, batch.mask)
     padded_position = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     under_masks = {window: stack.under_mask(padded_position, tokens, window) for window in stack.mask_functions}
-    fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
+    counts_tokens = stack.config.norm == "batch" or stack.config.experts is not None  # copies would count too
+    fill = kernels_depend_on_rows() and not counts_tokens
     row = TokenRow(real_tokens(x, batch.mask), fill)
     rotation = stack.encoding(row.positions, row.positions[:, :0])
     x = stack.position.embed(row.gather(x), row.positions, tokens.end)
@@ -192,6 +198,8 @@ def reads_first_alone(stack: Stack, batch: StackInput) -> bool:
         return False
     if batch.tokens_read != slice(0, 1) or batch.memory is not None or stack.config.norm == "batch":
         return False
+    if stack.config.experts is not None:  # whose balance loss counts all tokens
+        return False
     last = vars(stack.block[-1])
     is_hooked = bool(last["_forward_pre_hooks"] or last["_forward_hooks"])
     return not (is_hooked or stack.config.causal or any(window is not None for window in stack.windows))
@@ -199,7 +207,7 @@ def reads_first_alone(stack: Stack, batch: StackInput) -> bool:
 
 def leaves_tokens_out(stack: Stack, batch: StackInput) -> bool:
     """Returns True if the batch has padding, or tokens that nobody reads, which ``unpadded_training`` can leave out."""
-    if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None:
+    if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None or counts_by_sequence(stack):
         return False
     masks = [mask for mask in (batch.mask, batch.memory_mask) if mask is not None]
     if any(mask.dtype is not torch.bool or mask.ndim == 3 for mask in masks):
@@ -335,7 +343,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     if batch.memory is not None or batch.cache is not None or (mask is not None and bool((mask > 1).any())):
         return padded(stack, batch)
-    if is_observed(stack) or not attends_with(stack, fused_attention):
+    if is_observed(stack) or not attends_with(stack, fused_attention) or counts_by_sequence(stack):
         return padded(stack, batch)
     row = SortedTokenRow(real_tokens(x, mask).bool())
     if not row.groups:

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.kernels.decode_attention import decode_attention, takes_one_query
-from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
+from heedful.kernels.unpadded import TokenRow, attends_with, counts_by_sequence, is_observed
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import Attend, Bias, fused_attention
 from heedful.layers.mask import Mask, causal
@@ -301,7 +301,7 @@ def can_pack(stack: Stack, batch: StackInput) -> bool:
         return False
     if len(x) == 1 or len(x) * x.size(1) < PACKED_FROM or stack.config.norm not in TOKEN_NORMS:
         return False
-    return not (torch.compiler.is_compiling() or is_capturing())
+    return not (torch.compiler.is_compiling() or is_capturing() or counts_by_sequence(stack))
 
 
 def is_capturing() -> bool:

@@ -1,11 +1,12 @@
 """Layers: building blocks that all families share, each usable alone. A change here changes every model.
 
-norm · feedforward · position · mask · attention · embedding · linear · dropout · block
+norm · feedforward · experts · position · mask · attention · embedding · linear · dropout · block
 """
 
 from heedful.layers.attention import Attention
 from heedful.layers.attention_kernels import attention_weights, explicit_attention, fused_attention
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
+from heedful.layers.experts import Experts
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import causal_mask, combine, padding_mask, prefix_mask, text_starts, window_mask
 from heedful.layers.norm import BatchNorm, LayerNorm, RMSNorm
@@ -27,6 +28,7 @@ __all__ = [
     "Attention",
     "BatchNorm",
     "Distances",
+    "Experts",
     "FeedForward",
     "LayerNorm",
     "Learned",

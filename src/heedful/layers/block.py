@@ -8,6 +8,7 @@ model, may put faster functions of the same result in their place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypedDict
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from heedful.config import StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
 from heedful.layers.dropout import Dropout, DropPath
+from heedful.layers.experts import Expert, Experts
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, MaskFunction, bidirectional, causal, own_positions, stack_mask
 from heedful.layers.norm import NORMS, Identity
@@ -30,10 +32,11 @@ def norm_of(config: StackConfig, dim: int | None = None) -> nn.Module:
 
 
 def feed_forward_of(config: StackConfig) -> nn.Module:
-    """Returns the feed-forward network of a stack's blocks: a registered one, or ``FeedForward``."""
+    """Returns the feed-forward network of a stack's blocks: a registered one, ``Experts``, or ``FeedForward``."""
     if config.feed_forward in FEED_FORWARDS:
         return FEED_FORWARDS[config.feed_forward](config)
-    return FeedForward(
+    make = partial(
+        FeedForward if config.experts is None else Expert,
         config.dim,
         config.ff_dim,
         activation=config.activation,
@@ -41,6 +44,9 @@ def feed_forward_of(config: StackConfig) -> nn.Module:
         bias=config.ff_bias,
         dropout=config.dropout.hidden,
     )
+    if config.experts is None:
+        return make()
+    return Experts(config.dim, config.experts, [make() for _ in range(config.experts.number)])
 
 
 class AttentionArguments(TypedDict, total=False):
@@ -134,6 +140,7 @@ class Block(nn.Module):
             self.feed_forward_residual.before = self.attention_residual.before
         self.mask_function: MaskFunction = causal if config.causal else bidirectional
         self.has_window = config.window is not None  # of any block, unless its stack says that it has none
+        self.has_experts = config.experts is not None  # whose router counts the non-padding tokens
         self.run: BlockCall = run_sublayers  # a plan may replace it
 
     def forward(
@@ -211,7 +218,9 @@ class Block(nn.Module):
 
     def add_feed_forward(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
         """Adds the feed-forward to ``y``, the attention's output; in parallel it reads the block's input ``x``."""
-        return self.feed_forward_residual(x if self.is_parallel else y, real, self.feed_forward, stream=y)
+        to_experts = {"counted": real} if self.has_experts else {}
+        source = x if self.is_parallel else y
+        return self.feed_forward_residual(source, real, self.feed_forward, stream=y, **to_experts)
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""

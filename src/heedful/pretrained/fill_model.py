@@ -58,11 +58,11 @@ def check_sizes(config: ModelConfig, stored: Tensors) -> None:
     for path, value in fields.items():
         parent, _, field = path.rpartition(".")
         blocks = len(stored) if fields.get(f"{parent}.distinct_blocks") is None else max(len(stored), SHARED)
-        limit = {"depth": blocks, **dict.fromkeys(SIZES, numbers)}.get(field)
+        limit = {"depth": blocks, "number": len(stored), **dict.fromkeys(SIZES, numbers)}.get(field)
         if field in ("length", "offset") and fields[f"{parent}.kind"] in ROWS:
             limit = numbers
         if type(value) is int and limit is not None and value > limit:
-            unit = "tensors" if field == "depth" else "numbers"
+            unit = "tensors" if field in ("depth", "number") else "numbers"
             raise HeedfulError(
                 f"{path} is {value}, but the stored weights have only {limit} {unit} in all; use the config.json and "
                 "the weights of the same model"

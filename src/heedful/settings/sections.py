@@ -135,6 +135,9 @@ class ModelSettings(Settings):
     heads: int | None = option("number of attention heads", least=1)
     kv_heads: int | None = option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
     ff_dim: int | None = option("hidden size of the feed-forward layers", least=1)
+    experts: int | None = option("experts in place of each feed-forward network (mixture of experts)", least=2)
+    experts_per_token: int | None = option("experts that compute a token; 2 by default", least=1)
+    balance: float | None = option("weight of the loss that keeps the shares of the experts equal", least=0)
     window: str | tuple[int, ...] | None = option(
         "tokens that a token attends to; 0,256 alternates all and 256 between blocks", least=0
     )

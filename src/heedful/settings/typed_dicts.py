@@ -96,6 +96,9 @@ class ModelDict(TypedDict, total=False):
     heads: int | None
     kv_heads: int | None
     ff_dim: int | None
+    experts: int | None
+    experts_per_token: int | None
+    balance: float | None
     window: int | str | list[int] | tuple[int, ...] | None
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None
     norm: str | None

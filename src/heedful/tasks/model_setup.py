@@ -19,6 +19,7 @@ from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
     EnsembleConfig,
+    ExpertsConfig,
     ImageHead,
     LearnedPosition,
     ModelConfig,
@@ -94,6 +95,7 @@ def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -
     given = {name: value for name, value in model.given().items() if name in OWN_NAMES}
     if model.window is not None and stack.causal:
         given["window"] = tuple(int(number) or None for number in model.window)
+    given["experts"] = _experts(stack.experts, model)
     dim = model.dim or stack.dim
     dropout = stack.dropout
     if model.dropout is not None:
@@ -106,6 +108,19 @@ def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -
         dropout=dropout,
         **given,
     )
+
+
+def _experts(experts: ExpertsConfig | None, model: ModelSettings) -> ExpertsConfig | None:
+    """Returns the experts of a stack that has ``experts`` or None, with the changes in the settings."""
+    if experts is None and model.experts is None:
+        name = next((name for name in ("experts_per_token", "balance") if getattr(model, name) is not None), None)
+        if name is not None:
+            option = name.replace("_", "-")
+            raise HeedfulError(f"--model.{option} is given for a model without experts; give --model.experts too")
+        return None
+    names = {"experts": "number", "experts_per_token": "per_token", "balance": "balance"}
+    given = {ours: getattr(model, name) for name, ours in names.items() if getattr(model, name) is not None}
+    return replace(experts or ExpertsConfig(), **given)
 
 
 def with_positions(stack: StackConfig, length: int) -> StackConfig:

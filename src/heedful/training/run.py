@@ -29,6 +29,7 @@ from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError
 from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.kernels.plan import apply_training_plan
+from heedful.layers.experts import Router
 from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -61,6 +62,7 @@ from heedful.training.precision import evaluation_autocast, tf32
 from heedful.training.report import baseline_seconds, card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
+from heedful.training.router_loss import has_experts, with_router_loss
 from heedful.training.run_folder import (
     check_checkpoint,
     check_overwrite,
@@ -554,16 +556,16 @@ def _objective(run: Run, engine: Alone) -> Objective:
     def objective(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return task.objective(model, batch, label_smoothing)
 
+    loss = run.custom.objective or objective
+    same_parameters = uses_same_parameters(model, type(task), loss)
+    if has_experts(model):
+        loss = with_router_loss(loss, task.count)
     return Objective(
-        loss=engine.wrap(
-            model,
-            run.custom.objective or objective,
-            uses_same_parameters(model, type(task), run.custom.objective or objective),
-        ),
+        loss=engine.wrap(model, loss, same_parameters),
         count=task.count,
         complete=task.complete,
         unit=task.unit,
-        divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
+        divisible=task.additive_loss and not any(isinstance(part, BatchNorm | Router) for part in model.modules()),
     )
 
 

@@ -22,6 +22,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection.summary.memory import measure_memory
 from heedful.inspection.summary.table import Layer, Memory, Summary, Unfused
 from heedful.inspection.summary.weightless import Size, module_of
+from heedful.layers.experts import Experts
 from heedful.models import Ensemble, Model
 from heedful.models.base import parameter_count
 from heedful.pretrained.folder import member_folder
@@ -83,6 +84,9 @@ def summary(
     Attention is counted as the CPU computes it. ``unfused`` names the layers for which PyTorch has no fused kernel
     there, in prediction or in training, and the reason: such a layer stores all its attention weights (B, H, T, S).
 
+    Of a mixture of experts, ``active`` counts the parameters that compute a token, and the operations are those of the
+    chosen experts, between which the tokens are spread evenly.
+
     Raises:
         HeedfulError: for an input that does not fit the model, a folder whose weights do not fit it, and an ensemble.
 
@@ -127,12 +131,19 @@ def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
         name=name,
         input=tuple(tuple(tensor.shape) for tensor in inputs),
         parameters=parameter_count(module),
+        active=parameter_count(module) - _idle_count(module),
         trainable=parameter_count(module, trainable_only=True),
         flops=counter.get_total_flops(),
         layers=recorder.layers(module),
         memory=memory,
         unfused=unfused,
     )
+
+
+def _idle_count(module: nn.Module) -> int:
+    """Returns the number of parameters of the experts that do not compute a token."""
+    mixtures = (part for part in module.modules() if isinstance(part, Experts))
+    return sum((len(part.expert) - part.config.per_token) * parameter_count(part.expert[0]) for part in mixtures)
 
 
 @contextmanager

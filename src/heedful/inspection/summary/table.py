@@ -74,6 +74,7 @@ class Summary:
     name: str
     input: tuple[tuple[int, ...], ...]
     parameters: int
+    active: int  # of them, those that compute a token: of a mixture of experts, a token's experts alone
     trainable: int
     flops: int
     layers: list[Layer] = field(repr=False)
@@ -92,6 +93,7 @@ class Summary:
             "name": self.name,
             "input": [list(shape) for shape in self.input],
             "parameters": self.parameters,
+            "active": self.active,
             "trainable": self.trainable,
             "flops": self.flops,
             "multiply_adds": self.multiply_adds,
@@ -124,9 +126,10 @@ class Summary:
 
     def _totals(self) -> str:
         inputs = ", ".join(map(_shape, self.input))
+        active = "" if self.active == self.parameters else f"{self.active:,} active for a token, with its experts\n"
         return (
             f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), "
-            f"tied parameters once\n{self.trainable:,} trainable, {self.parameters - self.trainable:,} frozen\n"
+            f"tied parameters once\n{active}{self.trainable:,} trainable, {self.parameters - self.trainable:,} frozen\n"
             f"forward of {inputs}: {with_unit(self.multiply_adds).strip()} multiply-adds, {with_unit(self.flops)}FLOPs"
         )
 

@@ -1,0 +1,88 @@
+"""Losses of the routers of a mixture of experts, which a training loss adds to the loss of the task.
+
+.. math:: L = α E \\sum_e f_e P_e + β \\frac{1}{N} \\sum_n (\\log \\sum_e \\exp l_{ne})^2
+
+f_e is the number of tokens that chose expert e, divided by the number of tokens N, and P_e the mean of its probability;
+tokens of all blocks of a stack count together, without padding. The first term makes the experts' shares equal (Fedus
+et al. 2021, equation 4), the second keeps the router's logits l small (Zoph et al. 2022, equation 5). Encoder and
+decoder have a loss each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.config import ExpertsConfig
+from heedful.layers.experts import Router, RouterLoad
+from heedful.stack import Stack
+
+Batch = Mapping[str, Tensor]
+
+
+def has_experts(model: nn.Module) -> bool:
+    """Returns True if a model has a mixture of experts."""
+    return bool(_routers(model))
+
+
+@contextmanager
+def recording_routers(model: nn.Module) -> Iterator[Callable[[], Tensor]]:
+    """Context manager in which the routers of a model keep what its losses need; yields a function that returns them.
+
+    >>> import heedful
+    >>> from dataclasses import replace
+    >>> from heedful.config import ExpertsConfig
+    >>> config = heedful.presets.get("gpt-micro")
+    >>> stack = replace(config.decoder, experts=ExpertsConfig(number=4, per_token=1, balance=1.0))
+    >>> model = heedful.create(replace(config, decoder=stack), seed=0)
+    >>> with recording_routers(model) as router_loss:
+    ...     logits = model(torch.tensor([[5, 7, 9]]))
+    >>> bool(router_loss() > 0.9)
+    True
+    """
+    loads: list[tuple[ExpertsConfig, list[RouterLoad]]] = []  # of each stack
+    for stack in model.modules():
+        if isinstance(stack, Stack) and stack.config.experts is not None:
+            loads.append((stack.config.experts, []))
+            for router in _routers(stack):
+                router.loads = loads[-1][1]
+    try:
+        yield lambda: torch.stack([_loss(*of_stack) for of_stack in loads]).sum()
+    finally:
+        for router in _routers(model):
+            router.loads = None
+
+
+def _routers(model: nn.Module) -> list[Router]:
+    return [part for part in model.modules() if isinstance(part, Router)]
+
+
+def _loss(config: ExpertsConfig, loads: list[RouterLoad]) -> Tensor:
+    """Returns the losses of the routers of a stack, for the loads of all their calls."""
+    if not loads:  # the stack was not called
+        return torch.zeros(())
+    load = RouterLoad(*(torch.stack(parts).sum(0) for parts in zip(*loads, strict=True)))
+    tokens = load.tokens.clamp(min=1)
+    balance = config.number * (load.chosen / tokens * (load.probability / tokens)).sum()
+    return config.balance * balance + config.z_loss * load.squared_log_z / tokens
+
+
+def with_router_loss(
+    loss: Callable[[Any, Batch], Tensor], count: Callable[[Batch], int]
+) -> Callable[[Any, Batch], Tensor]:
+    """Returns a loss that adds the routers' losses to ``loss``, which is summed over ``count`` predictions.
+
+    The routers' losses are means over the tokens of a micro-batch. They are multiplied by its number of predictions, so
+    that those of a step are averaged over its micro-batches, on all ranks, by their numbers of predictions.
+    """
+
+    def total(model: Any, batch: Batch) -> Tensor:
+        with recording_routers(model) as router_loss:
+            value = loss(model, batch)
+        return value + router_loss().to(value.device) * count(batch)
+
+    return total
