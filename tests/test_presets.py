@@ -103,6 +103,8 @@ PUBLISHED = {
     "llama2-70b": 68_976_648_192,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
 }
@@ -218,6 +220,21 @@ def phi3(c: heedful.config.DecoderConfig) -> nn.Module:
     return Phi3ForCausalLM(
         Phi3Config(
             vocab_size=c.embedding.vocab_size,
+            hidden_size=s.dim,
+            intermediate_size=s.ff_dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            num_key_value_heads=s.kv_heads,
+        )
+    )
+
+
+def mixtral(c: heedful.config.DecoderConfig) -> nn.Module:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    s = c.decoder
+    return MixtralForCausalLM(
+        MixtralConfig(
             hidden_size=s.dim,
             intermediate_size=s.ff_dim,
             num_hidden_layers=s.depth,
@@ -506,6 +523,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "phi": phi3,
     "smollm": llama,
     "stories": llama,
+    "mixtral": mixtral,
     "bert": bert,
     "camembert": camembert,
     "mpnet": mpnet,

@@ -22,6 +22,7 @@ from heedful.config import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    ExpertsConfig,
     ImageHead,
     LanguageHead,
     LearnedPosition,
@@ -309,6 +310,12 @@ def phi3(
     special = special or SpecialTokens(pad=32000, start=1, end=(32000,))
     config = llama(dim, depth, heads, kv_heads, ff_dim, vocab, base, special=special, length=length)
     return replace(config, decoder=replace(config.decoder, window=window))
+
+
+def mixtral(dim: int, depth: int, heads: int, ff_dim: int, length: int) -> DecoderConfig:
+    """Returns the configuration of a Mixtral (Jiang et al. 2024): a Llama with two of eight experts for each token."""
+    config = llama(dim, depth, heads, 8, ff_dim, base=1e6, length=length)
+    return replace(config, decoder=replace(config.decoder, experts=ExpertsConfig(balance=0.001)))
 
 
 def gpt3(dim: int, depth: int, heads: int) -> DecoderConfig:
@@ -654,6 +661,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "llama3-70b": ("Grattafiori et al. 2024", 70_553_706_496, lambda: llama3(8192, 80, 64, 28672)),
     "llama3.2-1b": ("Llama 3.2, 2024", 1_235_814_400, lambda: llama3(2048, 16, 32, 8192, True, 131072, 32.0)),
     "llama3.2-3b": ("Llama 3.2, 2024", 3_212_749_824, lambda: llama3(3072, 28, 24, 8192, True, 131072, 32.0)),
+    "mixtral-8x7b": ("Jiang et al. 2024", 46_702_792_704, lambda: mixtral(4096, 32, 32, 14336, 32768)),
+    "mixtral-8x22b": ("Mixtral 8x22B, 2024", 140_620_634_112, lambda: mixtral(6144, 56, 48, 16384, 65536)),
     "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
     "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
     "phi3-mini": ("Abdin et al. 2024", 3_821_079_552, lambda: phi3(3072, 32, 32, 32, 8192)),

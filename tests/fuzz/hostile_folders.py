@@ -68,6 +68,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2": ("qwen2", "Qwen2ForCausalLM", LLAMA | {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", "Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
     "phi3": ("phi3", "Phi3ForCausalLM", LLAMA),
+    "mixtral": ("mixtral", "MixtralForCausalLM", LLAMA | {"num_local_experts": 3}),
     "bert": ("bert", "BertForMaskedLM", BERT),
     "bert token": ("bert", "BertForTokenClassification", BERT | LABELS | {"classifier_dropout": 0.1}),
     "roberta": ("roberta", "RobertaForSequenceClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),

@@ -20,6 +20,7 @@ import transformers as hf
 from torch import Tensor
 from transformers.generation import utils
 from transformers.models.bloom import modeling_bloom
+from transformers.models.mixtral import modeling_mixtral
 
 from heedful.generation import decode
 from heedful.pretrained import load
@@ -62,14 +63,33 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "openai-gpt": (hf.OpenAIGPTLMHeadModel, GPT2),
     "opt": (hf.OPTForCausalLM, OPT),
     "opt post-norm": (hf.OPTForCausalLM, {**OPT, "do_layer_norm_before": False}),
+    "mixtral": (hf.MixtralForCausalLM, {**LLAMA, "num_local_experts": 4}),
     "bloom": (hf.BloomForCausalLM, BLOOM),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
-SPREAD |= {"bloom": 0.4, "phi3": 0.4, "gpt_neox": 0.4, "gptj": 0.5, "openai-gpt": 0.5, "opt": 0.5, "opt post-norm": 0.5}
+SPREAD |= {
+    "mixtral": 0.4,
+    "bloom": 0.4,
+    "phi3": 0.4,
+    "gpt_neox": 0.4,
+    "gptj": 0.5,
+    "openai-gpt": 0.5,
+    "opt": 0.5,
+    "opt post-norm": 0.5,
+}
 TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
-LOUD |= {"bloom": 1.5, "phi3": 1.2, "gpt_neox": 1.2, "gptj": 1.5, "openai-gpt": 1.5, "opt": 1.5, "opt post-norm": 1.5}
+LOUD |= {
+    "mixtral": 1.2,
+    "bloom": 1.5,
+    "phi3": 1.2,
+    "gpt_neox": 1.2,
+    "gptj": 1.5,
+    "openai-gpt": 1.5,
+    "opt": 1.5,
+    "opt post-norm": 1.5,
+}
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,9 @@ def both(family: str, seed: int = 0) -> Both:
     for part in theirs.modules():
         if hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+        if isinstance(part, modeling_mixtral.MixtralTopKRouter):
+            part.forward = functools.partial(routed, part)
+            theirs.set_experts_implementation("eager")  # their grouped products have no float64
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         ours = load(folder, dtype=torch.float64)
@@ -193,3 +216,10 @@ def ours_together(
         ids = zip(made.ids[part].tolist(), made.lengths[part].tolist(), strict=True)
         found.append(([tuple(tokens[width:n]) for tokens, n in ids], made.scores[part].tolist()))
     return found
+
+
+def routed(router: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mixtral's router in the precision of ``x``: theirs rounds to float32, whatever comes in."""
+    logits = torch.nn.functional.linear(x.reshape(-1, router.hidden_dim), router.weight)
+    weights, choice = logits.softmax(-1).topk(router.top_k)
+    return logits, weights / weights.sum(-1, keepdim=True), choice

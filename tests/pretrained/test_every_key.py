@@ -45,6 +45,7 @@ NAMES = (
     "gptj",
     "llama",
     "mistral",
+    "mixtral",
     "qwen2",
     "qwen3",
     "phi3",
@@ -162,7 +163,7 @@ def test_every_key_of_a_configuration_in_another_is_followed_or_refused(folder: 
 
 UNKNOWN = {"task_specific_params": {"a": {"prefix": "b: "}}, "my_key": [1, {"two": None}]}
 REWRITTEN = ("transformers_version", "dtype")
-OTHERWISE = ("n_inner", "max_window_layers")  # null as the number it stands for, and of no window 0 for 28
+OTHERWISE = ("n_inner", "head_dim", "max_window_layers")  # null as the number it stands for, and of no window 0 for 28
 ELSEWHERE = ("id2label", "label2id", "forced_eos_token_id")  # of a head with labels; in generation_config.json
 
 

@@ -19,6 +19,7 @@ from transformers.models.gpt_neo import modeling_gpt_neo
 from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
 from transformers.models.m2m_100 import modeling_m2m_100
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.modernbert import modeling_modernbert
 from transformers.models.xlnet import modeling_xlnet
 
@@ -85,6 +86,7 @@ NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes"
 LLAMA = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LLAMA |= {"max_position_embeddings": 12, "rms_norm_eps": 1e-4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
+MIXTRAL = {**GROUPED, "num_local_experts": 3, "router_aux_loss_coef": 0.02, "router_jitter_noise": 0.1}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
@@ -201,6 +203,19 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mistral token": (hf.MistralForTokenClassification, {**GROUPED, **NAMED}),
     "mistral body": (hf.MistralModel, {**GROUPED, "sliding_window": 4}),
     "mistral span": (hf.MistralForQuestionAnswering, {**GROUPED, "sliding_window": 2}),
+    "mixtral": (hf.MixtralForCausalLM, MIXTRAL),
+    "mixtral one of eight": (
+        hf.MixtralForCausalLM,
+        {**LLAMA, "num_experts_per_tok": 1, "num_key_value_heads": 1, "sliding_window": 3, "hidden_act": "gelu"},
+    ),
+    "mixtral tied": (
+        hf.MixtralForCausalLM,
+        {**MIXTRAL, "head_dim": 6, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+    ),
+    "mixtral body": (hf.MixtralModel, {**MIXTRAL, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
+    "mixtral sequence": (hf.MixtralForSequenceClassification, {**MIXTRAL, **NAMED}),
+    "mixtral token": (hf.MixtralForTokenClassification, {**MIXTRAL, **NAMED}),
+    "mixtral span": (hf.MixtralForQuestionAnswering, MIXTRAL),
     "qwen2": (hf.Qwen2ForCausalLM, {**GROUPED, "tie_word_embeddings": True}),
     "qwen2 window": (
         hf.Qwen2ForCausalLM,
@@ -418,6 +433,7 @@ DECODERS = (
     "phi3",
     "bloom",
 )
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "mixtral", "qwen2", "qwen3")
 
 
 @functools.cache
@@ -457,6 +473,13 @@ def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
     return norm.weight * x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
 
 
+def routed(router: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mixtral's router in the precision of ``x``: theirs rounds to float32, whatever comes in."""
+    logits = torch.nn.functional.linear(x.reshape(-1, router.hidden_dim), router.weight)
+    weights, choice = logits.softmax(-1).topk(router.top_k)
+    return logits, weights / weights.sum(-1, keepdim=True), choice
+
+
 def sinusoids(positions: torch.Tensor, frequencies: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     """XLNet's sinusoids with frequencies rounded from float64: theirs are powers in float32, 1e-7 beside them."""
     dim = 2 * len(frequencies)
@@ -490,6 +513,9 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+        if dtype == torch.float64 and isinstance(part, modeling_mixtral.MixtralTopKRouter):
+            part.forward = functools.partial(routed, part)
+            model.set_experts_implementation("eager")  # their grouped products have no float64
     modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_modernbert.apply_rotary_pos_emb = modeling_llama.apply_rotary_pos_emb  # theirs rotates in float32

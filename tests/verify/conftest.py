@@ -67,6 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 4}),
     "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
     "phi3": ("Phi3ForCausalLM", LLAMA | {"sliding_window": 4}),
+    "mixtral": ("MixtralForCausalLM", LLAMA | {"num_local_experts": 4}),
     "bert": ("BertForMaskedLM", COMMON | {"type_vocab_size": 2}),
     "roberta": ("RobertaForTokenClassification", COMMON | NAMED | {"type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": (

@@ -54,6 +54,7 @@ GENERATE = (
     "gpt2",
     "openai-gpt",
     "opt",
+    "mixtral",
     "bloom",
     "gpt_neo",
     "gpt_neox",

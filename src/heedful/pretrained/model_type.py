@@ -25,6 +25,7 @@ from heedful.pretrained.rules import Rule, Tensors
 FREE = (
     "init",
     "init_std",
+    "experts.z_loss",
     *(f"dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
     "head.dropout",
     "head.pooler_dropout",

@@ -2,7 +2,8 @@
 
 "Stored" are the tensors of a folder in the Hub's layout, "ours" those of Heedful's model. A rule moves the tensors that
 it knows from one mapping to another: ``read`` from stored to ours, ``write`` from ours to stored.
-Patterns have ``{i}`` for a layer's number and ``{p}`` for "weight" or "bias"; both sides share the values.
+Patterns have ``{i}`` for a layer's number, ``{e}`` for an expert's, and ``{p}`` for "weight" or "bias"; both sides
+share the values.
 
 Torch is imported only where tensors are joined, so that reading a configuration does not need it.
 """
@@ -25,12 +26,14 @@ Tensors = dict[str, "Tensor"]
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    exact = re.escape(pattern).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\{p\}", r"(?P<p>weight|bias)")
+    exact = re.escape(pattern)
+    for name, values in {"i": r"\d+", "e": r"\d+", "p": "weight|bias"}.items():
+        exact = exact.replace(rf"\{{{name}\}}", f"(?P<{name}>{values})")
     return re.compile(exact)
 
 
 def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
-    """Returns the values of the pattern's placeholders ``{i}`` and ``{p}`` for each name that matches the pattern."""
+    """Returns the values of the pattern's placeholders for each name that matches the pattern."""
     return [match.groupdict() for name in names if (match := _compiled(pattern).fullmatch(name))]
 
 

@@ -95,6 +95,11 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
                 part.positional_embedding = _sinusoids
             if hasattr(part, "make_weights"):  # M2M-100: so are its own
                 part.weights = _table(part.weights.shape, part.padding_idx)
+            if type(part).__name__.endswith("TopKRouter"):  # Mixtral: the weights of experts are float32
+                part.register_forward_hook(_router_weights)
+                model.set_experts_implementation("eager")  # whose grouped products have no float64
+            if hasattr(part, "expert_capacity"):  # Switch Transformers: its router is float32
+                part.dtype = dtype
     return model.eval()
 
 
@@ -126,6 +131,12 @@ def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
 def _layer_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     (x,) = inputs
     return nn.functional.layer_norm(x, x.shape[-1:], part.weight, part.bias, part.variance_epsilon)
+
+
+def _router_weights(part: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    logits, _, _ = output
+    weights, choice = logits.softmax(-1).topk(part.top_k)
+    return logits, weights / weights.sum(-1, keepdim=True), choice
 
 
 def _score_scale(q: Tensor, terms: int) -> Tensor:

@@ -27,6 +27,7 @@ from heedful.pretrained.model_types.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.pretrained.model_types.m2m_100 import M2M_100
 from heedful.pretrained.model_types.marian import MARIAN
 from heedful.pretrained.model_types.mbart import MBART
+from heedful.pretrained.model_types.mixtral import MIXTRAL
 from heedful.pretrained.model_types.modernbert import MODERNBERT
 from heedful.pretrained.model_types.mpnet import MPNET
 from heedful.pretrained.model_types.openai_gpt import OPENAI_GPT
@@ -40,7 +41,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3, BLOOM)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3, BLOOM, MIXTRAL)
 ENCODERS = (
     BERT,
     ROBERTA,
@@ -56,6 +57,7 @@ ENCODERS = (
     MODERNBERT,
 )
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA_V2, XLNET)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
     model_type.name: model_type for model_type in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)
