@@ -68,6 +68,11 @@ PUBLISHED = {
     "xlnet-large": 360_268_800,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
+    "switch-base-8": 619_339_008,
+    "switch-base-16": 1_072_397_568,
+    "switch-base-32": 1_978_514_688,
+    "switch-base-64": 3_790_748_928,
+    "switch-base-128": 7_415_217_408,
     "t5-v1.1-small": 76_961_152,
     "t5-v1.1-base": 247_577_856,
     "t5-v1.1-large": 783_150_080,
@@ -240,6 +245,17 @@ def mixtral(c: heedful.config.DecoderConfig) -> nn.Module:
             num_hidden_layers=s.depth,
             num_attention_heads=s.heads,
             num_key_value_heads=s.kv_heads,
+        )
+    )
+
+
+def switch(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
+    from transformers import SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
+
+    s = c.encoder
+    return SwitchTransformersForConditionalGeneration(
+        SwitchTransformersConfig(  # the published values
+            d_ff=s.ff_dim, num_experts=s.experts.number, num_sparse_encoder_layers=6, num_sparse_decoder_layers=6
         )
     )
 
@@ -523,6 +539,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "phi": phi3,
     "smollm": llama,
     "stories": llama,
+    "switch": switch,
     "mixtral": mixtral,
     "bert": bert,
     "camembert": camembert,

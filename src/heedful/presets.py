@@ -118,6 +118,16 @@ def t5(
     )
 
 
+def switch(dim: int, depth: int, heads: int, ff_dim: int, experts: int) -> EncoderDecoderConfig:
+    """Returns the configuration of a Switch Transformer (Fedus et al. 2021): a T5 with experts in each second block."""
+    mixture = ExpertsConfig(
+        number=experts, per_token=1, normalize=False, step=2, capacity=64, jitter=0.01, balance=0.001, z_loss=0.001
+    )
+    config = t5(dim, depth, heads, ff_dim)
+    encoder, decoder = (replace(stack, experts=mixture) for stack in (config.encoder, config.decoder))
+    return replace(config, encoder=encoder, decoder=decoder)
+
+
 def bart(dim: int, depth: int, heads: int, vocab: int = 50265, length: int = 1024) -> EncoderDecoderConfig:
     """Returns the configuration of a BART (Lewis et al. 2020).
 
@@ -579,6 +589,11 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "t5-v1.1-xl": ("Raffel et al. 2020, 1.1", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
     "t5-v1.1-xxl": ("Raffel et al. 2020, 1.1", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
     # T5 1.1 of sizes xl and xxl, trained on as a language model and then on prompts
+    "switch-base-8": ("Fedus et al. 2021", 619_339_008, lambda: switch(768, 12, 12, 3072, 8)),
+    "switch-base-16": ("Fedus et al. 2021", 1_072_397_568, lambda: switch(768, 12, 12, 3072, 16)),
+    "switch-base-32": ("Fedus et al. 2021", 1_978_514_688, lambda: switch(768, 12, 12, 3072, 32)),
+    "switch-base-64": ("Fedus et al. 2021", 3_790_748_928, lambda: switch(768, 12, 12, 3072, 64)),
+    "switch-base-128": ("Fedus et al. 2021", 7_415_217_408, lambda: switch(768, 12, 12, 3072, 128)),
     "t0-3b": ("Sanh et al. 2022", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
     "t0": ("Sanh et al. 2022", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
     "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),

@@ -91,6 +91,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mt5": ("mt5", "MT5ForConditionalGeneration", T5),
     "t5": ("t5", "T5ForConditionalGeneration", T5),
     "t5 gated": ("t5", "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "switch_transformers": (
+        "switch_transformers",
+        "SwitchTransformersForConditionalGeneration",
+        T5 | {"num_experts": 3},
+    ),
     "vit": ("vit", "ViTForImageClassification", VIT),
     "deit": ("deit", "DeiTForImageClassificationWithTeacher", VIT),
     "ijepa": ("ijepa", "IJepaForImageClassification", VIT),

@@ -64,11 +64,16 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "opt": (hf.OPTForCausalLM, OPT),
     "opt post-norm": (hf.OPTForCausalLM, {**OPT, "do_layer_norm_before": False}),
     "mixtral": (hf.MixtralForCausalLM, {**LLAMA, "num_local_experts": 4}),
+    "switch_transformers": (
+        hf.SwitchTransformersForConditionalGeneration,
+        {**T5, "num_experts": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1},
+    ),
     "bloom": (hf.BloomForCausalLM, BLOOM),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
 SPREAD |= {
+    "switch_transformers": 0.6,
     "mixtral": 0.4,
     "bloom": 0.4,
     "phi3": 0.4,
@@ -78,9 +83,10 @@ SPREAD |= {
     "opt": 0.5,
     "opt post-norm": 0.5,
 }
-TIED = {"t5": 0.3, "bart": 1.0, "mbart": 1.0}
+TIED = {"switch_transformers": 0.3, "t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
 LOUD |= {
+    "switch_transformers": 2.0,
     "mixtral": 1.2,
     "bloom": 1.5,
     "phi3": 1.2,
@@ -128,6 +134,8 @@ def both(family: str, seed: int = 0) -> Both:
         if isinstance(part, modeling_mixtral.MixtralTopKRouter):
             part.forward = functools.partial(routed, part)
             theirs.set_experts_implementation("eager")  # their grouped products have no float64
+        if hasattr(part, "expert_capacity"):
+            part.dtype = torch.float64  # theirs is float32
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         ours = load(folder, dtype=torch.float64)

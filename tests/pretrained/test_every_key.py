@@ -60,7 +60,20 @@ NAMES = (*NAMES, "albert masked", "albert sequence", "mpnet masked", "mpnet sequ
 NAMES = (*NAMES, "deberta masked", "deberta sequence")
 NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
 NAMES = (*NAMES, "openai-gpt", "opt", "opt post-norm", "bloom", "bloom token")
-NAMES = (*NAMES, "t5", "bart", "mbart", "m2m_100", "pegasus", "mt5", "marian", "vit image", "deit image", "ijepa image")
+NAMES = (
+    *NAMES,
+    "t5",
+    "bart",
+    "mbart",
+    "m2m_100",
+    "pegasus",
+    "mt5",
+    "switch_transformers",
+    "marian",
+    "vit image",
+    "deit image",
+    "ijepa image",
+)
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")
 

@@ -85,6 +85,7 @@ SAID_OTHERWISE = {
     ("marian", "max_position_embeddings"),  # ours has no end
     ("m2m_100", "max_position_embeddings"),
     ("t5 gated", "tie_word_embeddings"),  # their class takes it for "no scale" and forgets it
+    ("switch_transformers full", "num_sparse_encoder_layers"),  # of two layers 0 and 1 mean the second
     ("distilbert", "sinusoidal_pos_embds"),  # how the stored rows began
 }
 

@@ -21,6 +21,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.m2m_100 import modeling_m2m_100
 from transformers.models.mixtral import modeling_mixtral
 from transformers.models.modernbert import modeling_modernbert
+from transformers.models.switch_transformers import modeling_switch_transformers
 from transformers.models.xlnet import modeling_xlnet
 
 import heedful.models
@@ -110,6 +111,8 @@ T5 |= {
     "decoder_start_token_id": 0,
     "eos_token_id": 2,
 }
+SWITCH = {**T5, "num_experts": 3, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 3, "pad_token_id": 0}
+SWITCH |= {"router_aux_loss_coef": 0.02, "router_jitter_noise": 0.1, "router_z_loss_coef": 0.03}
 BART = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
 MBART = {**BART, "decoder_start_token_id": END, "scale_embedding": True}
@@ -369,6 +372,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mt5 body": (hf.MT5Model, {**T5, "feed_forward_proj": "gated-silu"}),
     "mt5 sequence": (hf.MT5ForSequenceClassification, {**T5, **NAMED, "classifier_dropout": 0.3}),
     "mt5 span": (hf.MT5ForQuestionAnswering, T5),
+    "switch_transformers": (hf.SwitchTransformersForConditionalGeneration, SWITCH),
+    "switch_transformers bias": (
+        hf.SwitchTransformersForConditionalGeneration,
+        {**SWITCH, "router_bias": True, "dense_act_fn": "gelu_new", "num_layers": 3, "router_jitter_noise": 0.0},
+    ),
+    "switch_transformers full": (
+        hf.SwitchTransformersForConditionalGeneration,
+        {**SWITCH, "expert_capacity": 1, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 1},
+    ),
+    "switch_transformers body": (hf.SwitchTransformersModel, {**SWITCH, "expert_capacity": 2}),
     "bart": (hf.BartForConditionalGeneration, {**BART, "scale_embedding": True}),
     "bart relu": (hf.BartForConditionalGeneration, {**BART, "activation_function": "relu", "dropout": 0.3}),
     "bart body": (hf.BartModel, BART),
@@ -516,6 +529,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
         if dtype == torch.float64 and isinstance(part, modeling_mixtral.MixtralTopKRouter):
             part.forward = functools.partial(routed, part)
             model.set_experts_implementation("eager")  # their grouped products have no float64
+        if isinstance(part, modeling_switch_transformers.SwitchTransformersTop1Router):
+            part.dtype = dtype  # theirs is float32, whatever the model is
     modeling_deberta.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_modernbert.apply_rotary_pos_emb = modeling_llama.apply_rotary_pos_emb  # theirs rotates in float32

@@ -92,6 +92,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "pad_token_id": 0} | NAMED,
     ),
     "t5": ("T5ForConditionalGeneration", T5),
+    "switch": (
+        "SwitchTransformersForConditionalGeneration",
+        T5 | {"num_decoder_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+    ),
     "bart": ("BartForConditionalGeneration", PAIR),
     "marian": (
         "MarianMTModel",

@@ -54,6 +54,7 @@ GENERATE = (
     "gpt2",
     "openai-gpt",
     "opt",
+    "switch",
     "mixtral",
     "bloom",
     "gpt_neo",

@@ -344,6 +344,31 @@ class AttentionTypesKeys(ConfigKey):
 
 
 @dataclass(frozen=True)
+class SparseLayersKey(ConfigKey):
+    """Key of Switch Transformers with the number of layers that have experts, in the stack that ``ours`` names.
+
+    Their layers 1, 1 + step, ... have experts, counted from 0, where the step is the number of all layers divided by
+    this number, rounded down, or for 0 the number of all layers.
+    """
+
+    ours: str
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our step."""
+        sparse, depth = checked(self.hub_name, hub.get(self.hub_name, self.default), 0), ours[f"{self.ours}.depth"]
+        if sparse > depth:  # the step would be 0
+            raise HeedfulError(f"{self.hub_name} is {sparse}, of {depth} layers, so that none has experts; use T5")
+        ours[f"{self.ours}.experts.step"] = depth // sparse if sparse > 0 else depth
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the number of layers with experts."""
+        step, depth = ours.get(f"{self.ours}.experts.step"), ours[f"{self.ours}.depth"]
+        if step is None or depth // max(1, depth // step) != step:
+            raise Inexpressible(f"{self.ours}.experts.step")
+        hub[self.hub_name] = depth // step
+
+
+@dataclass(frozen=True)
 class OptionalKey(ConfigKey):
     """Key of ``config.json`` that may be absent or null, our None, which is not written."""
 

@@ -35,6 +35,7 @@ from heedful.pretrained.model_types.opt import OPT
 from heedful.pretrained.model_types.pegasus import PEGASUS
 from heedful.pretrained.model_types.phi3 import PHI3
 from heedful.pretrained.model_types.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from heedful.pretrained.model_types.switch_transformers import SWITCH_TRANSFORMERS
 from heedful.pretrained.model_types.t5 import MT5, T5
 from heedful.pretrained.model_types.vision_encoder_decoder import VISION_ENCODER_DECODER
 from heedful.pretrained.model_types.vit import VIT
@@ -58,6 +59,7 @@ ENCODERS = (
 )
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA_V2, XLNET)
+ENCODER_DECODERS = (MARIAN, T5, SWITCH_TRANSFORMERS, BART, VISION_ENCODER_DECODER)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
     model_type.name: model_type for model_type in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)

@@ -13,7 +13,7 @@ from heedful.pretrained.config_keys import (
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
-from heedful.pretrained.rules import Rename, RenameBeside, Tie
+from heedful.pretrained.rules import Rename, RenameBeside, Rule, Tie
 from heedful.pretrained.special_config_keys import OwnHeadKeys, RepeatedKey
 
 ENCODER, DECODER = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
@@ -28,6 +28,16 @@ FEED_FORWARD = {
     "gated-silu": ("silu", True),
     "gated-gelu_new": ("gelu_tanh", True),
 }
+DROPOUT = (
+    "encoder.dropout.embedding",
+    "encoder.dropout.attention",
+    "encoder.dropout.hidden",
+    "encoder.dropout.residual",
+    "decoder.dropout.embedding",
+    "decoder.dropout.attention",
+    "decoder.dropout.hidden",
+    "decoder.dropout.residual",
+)
 LABELS = LabelKeys("id2label", "head.labels", 2)
 
 FIXED = {
@@ -60,27 +70,14 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
         128,
     ),
     ConfigKey("layer_norm_epsilon", ("encoder.norm_eps", "decoder.norm_eps"), 1e-6),
-    ConfigKey(
-        "dropout_rate",
-        (
-            "encoder.dropout.embedding",
-            "encoder.dropout.attention",
-            "encoder.dropout.hidden",
-            "encoder.dropout.residual",
-            "decoder.dropout.embedding",
-            "decoder.dropout.attention",
-            "decoder.dropout.hidden",
-            "decoder.dropout.residual",
-        ),
-        0.1,
-    ),
+    ConfigKey("dropout_rate", DROPOUT, 0.1),
     TokenIdKey("decoder_start_token_id", "special.start", 0),
     TokenIdKey("eos_token_id", "special.end", 1, several=True),
     TokenIdKey("pad_token_id", "special.pad", 0),
     WrittenKey("is_encoder_decoder", True),
     *required_values(is_causal=True, is_decoder=False, is_encoder_decoder=True),
 )
-RULES = (
+RULES: tuple[Rule, ...] = (  # of all but the feed-forward networks
     Tie(("shared.weight", "encoder.embed_tokens.weight"), "embedding.token.weight"),
     Rename("decoder.embed_tokens.weight", "target_embedding.token.weight"),
     Rename("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "encoder.position.table.weight"),
@@ -90,14 +87,6 @@ RULES = (
     Rename(ENCODER + ".0.SelfAttention.v.weight", ENCODER_BLOCK + ".attention.value.weight"),
     Rename(ENCODER + ".0.SelfAttention.o.weight", ENCODER_BLOCK + ".attention.out.weight"),
     Rename(ENCODER + ".0.layer_norm.weight", ENCODER_BLOCK + ".attention_residual.before.weight"),
-    Rename(ENCODER + ".1.DenseReluDense.wi.weight", ENCODER_BLOCK + ".feed_forward.up.weight"),
-    Rename(ENCODER + ".1.DenseReluDense.wi_0.weight", ENCODER_BLOCK + ".feed_forward.gate.weight"),
-    RenameBeside(
-        ENCODER + ".1.DenseReluDense.wi_1.weight",
-        ENCODER_BLOCK + ".feed_forward.up.weight",
-        beside=ENCODER_BLOCK + ".feed_forward.gate.weight",
-    ),
-    Rename(ENCODER + ".1.DenseReluDense.wo.weight", ENCODER_BLOCK + ".feed_forward.down.weight"),
     Rename(ENCODER + ".1.layer_norm.weight", ENCODER_BLOCK + ".feed_forward_residual.before.weight"),
     Rename("encoder.final_layer_norm.weight", "encoder.norm.weight"),
     Rename(DECODER + ".0.SelfAttention.q.weight", DECODER_BLOCK + ".attention.query.weight"),
@@ -110,6 +99,18 @@ RULES = (
     Rename(DECODER + ".1.EncDecAttention.v.weight", DECODER_BLOCK + ".cross_attention.value.weight"),
     Rename(DECODER + ".1.EncDecAttention.o.weight", DECODER_BLOCK + ".cross_attention.out.weight"),
     Rename(DECODER + ".1.layer_norm.weight", DECODER_BLOCK + ".cross_residual.before.weight"),
+    Rename(DECODER + ".2.layer_norm.weight", DECODER_BLOCK + ".feed_forward_residual.before.weight"),
+    Rename("decoder.final_layer_norm.weight", "decoder.norm.weight"),
+)
+FEED_FORWARD_RULES: tuple[Rule, ...] = (
+    Rename(ENCODER + ".1.DenseReluDense.wi.weight", ENCODER_BLOCK + ".feed_forward.up.weight"),
+    Rename(ENCODER + ".1.DenseReluDense.wi_0.weight", ENCODER_BLOCK + ".feed_forward.gate.weight"),
+    RenameBeside(
+        ENCODER + ".1.DenseReluDense.wi_1.weight",
+        ENCODER_BLOCK + ".feed_forward.up.weight",
+        beside=ENCODER_BLOCK + ".feed_forward.gate.weight",
+    ),
+    Rename(ENCODER + ".1.DenseReluDense.wo.weight", ENCODER_BLOCK + ".feed_forward.down.weight"),
     Rename(DECODER + ".2.DenseReluDense.wi.weight", DECODER_BLOCK + ".feed_forward.up.weight"),
     Rename(DECODER + ".2.DenseReluDense.wi_0.weight", DECODER_BLOCK + ".feed_forward.gate.weight"),
     RenameBeside(
@@ -118,8 +119,6 @@ RULES = (
         beside=DECODER_BLOCK + ".feed_forward.gate.weight",
     ),
     Rename(DECODER + ".2.DenseReluDense.wo.weight", DECODER_BLOCK + ".feed_forward.down.weight"),
-    Rename(DECODER + ".2.layer_norm.weight", DECODER_BLOCK + ".feed_forward_residual.before.weight"),
-    Rename("decoder.final_layer_norm.weight", "decoder.norm.weight"),
 )
 HEAD_RULES = (Rename("lm_head.weight", "head.output.weight"),)
 BODIES = (
@@ -153,7 +152,7 @@ T5 = ModelType(
         WordKey("feed_forward_proj", ("decoder.activation", "decoder.gated"), "relu", FEED_FORWARD),
         *CONFIG_KEYS,
     ),
-    rules=RULES,
+    rules=(*RULES, *FEED_FORWARD_RULES),
     architectures=(
         Architecture(
             name="T5ForConditionalGeneration",
@@ -177,7 +176,7 @@ MT5 = ModelType(
         WordKey("feed_forward_proj", ("decoder.activation", "decoder.gated"), "gated-gelu", FEED_FORWARD),
         *CONFIG_KEYS,
     ),
-    rules=RULES,
+    rules=(*RULES, *FEED_FORWARD_RULES),
     architectures=(
         Architecture(
             name="MT5ForConditionalGeneration",
