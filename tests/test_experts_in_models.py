@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,11 @@ def test_decoding_with_a_cache_equals_decoding_without() -> None:
     out = model.generate(IDS, max_new_tokens=6, do_sample=False)
     for length in range(4, 10):
         assert torch.equal(model(out[:, :length])[:, -1].argmax(-1), out[:, length])
-    beams = model.generate(IDS, max_new_tokens=6, num_beams=3)
-    assert beams.shape[0] == 2
+    static = model.generate(IDS, max_new_tokens=6, do_sample=False, cache_implementation="static")
+    assert torch.equal(static, out)
+    padded = torch.nn.functional.pad(IDS, (2, 0))
+    same = model.generate(padded, padded > 0, max_new_tokens=6, do_sample=False)
+    assert torch.equal(same[:, -6:], out[:, -6:])
 
 
 @torch.no_grad()
@@ -208,3 +212,12 @@ def test_training_adds_the_balance_loss(tmp_path: Path) -> None:
 def test_settings_of_experts(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match=r"experts_per_token.* is given for a model without experts"):
         losses_of(tmp_path / "run", model={"experts": None})
+
+
+def test_the_page_runs() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "experts.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(block, names)
+    assert names["choice"].shape == (8, 33)
+    assert names["loss"] > 3

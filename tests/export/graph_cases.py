@@ -14,6 +14,7 @@ from heedful.config import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    ExpertsConfig,
     ImageHead,
     LearnedPosition,
     ModelConfig,
@@ -93,6 +94,28 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
             head=SequenceHead(pooling="last", pooler=False),
         ),
         "logits",
+    ),
+    "decoder, experts": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(
+                STACK, causal=True, position=RotaryPosition(), experts=ExpertsConfig(number=4), gated=True, norm="rms"
+            ),
+        ),
+        "logits",
+    ),
+    "encoder, experts of a capacity": (
+        EncoderConfig(
+            embedding=WORDS,
+            encoder=replace(
+                STACK,
+                depth=2,
+                position=BUCKETS.position,
+                experts=ExpertsConfig(number=3, per_token=1, normalize=False, capacity=2, step=2, router_bias=True),
+            ),
+            head=NoHead(),
+        ),
+        "last_hidden_state",
     ),
     "decoder, Transformer-XL": (
         DecoderConfig(embedding=WORDS, decoder=replace(STACK, causal=True, position=CONTENT[1])),

@@ -22,6 +22,7 @@ from heedful.config import (
     AlibiPosition,
     DecoderConfig,
     EmbeddingConfig,
+    ExpertsConfig,
     LanguageHead,
     LearnedPosition,
     ModelConfig,
@@ -566,6 +567,10 @@ REFUSED = {
     "activation": (replace(CASES["llama"], stack=replace(LLAMA, activation="gelu")), "llama has no activation 'gelu'"),
     "gpt2's": (replace(CASES["gpt2"], stack=replace(GPT2, activation="relu")), "gpt2 has no activation 'relu'"),
     "bias": (replace(CASES["qwen3"], stack=replace(LLAMA, qk_norm="head", attention_bias="all")), "no attention_bias"),
+    "experts": (
+        replace(CASES["llama"], stack=replace(LLAMA, experts=ExpertsConfig())),
+        "this model is of the layout mixtral; use --to onnx",
+    ),
     "scaling": (
         replace(CASES["qwen2"], stack=replace(LLAMA, attention_bias="qkv", position=LLAMA3_ROPE)),
         "qwen2 has no llama3 rotary scaling",

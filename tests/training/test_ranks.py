@@ -602,3 +602,15 @@ def test_input_that_ranks_cannot_share_is_refused_once(alone: Path) -> None:
         assert process.returncode != 0
         (line,) = (line for line in err.splitlines() if line.startswith(("heedful:", "heedful, process")))
         assert wrong in line
+
+
+EXPERTS = ("--model.experts=4", "--model.experts-per-token=1", "--model.balance=1", "--max-steps=4")
+
+
+@pytest.mark.parametrize("shard", [(), ("--training.shard",)], ids=["replicated", "sharded"])
+def test_experts_learn_alike_on_two_processes(shard: tuple[str, ...], data: Path, tmp_path: Path) -> None:
+    """Some experts have no tokens in a micro-batch; the balance loss is that of each micro-batch, on any rank."""
+    assert cli.main([*map(str, train(data, tmp_path / "one", *EXPERTS))]) == 0
+    done(2, "-m", "heedful", *train(data, tmp_path / "two", *EXPERTS, *shard))
+    assert losses(tmp_path / "two") == approx(losses(tmp_path / "one"), "training")
+    assert losses(tmp_path / "one")[0] > 6.5  # log 280 = 5.6 and 1 for each stack

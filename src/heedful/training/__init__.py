@@ -3,8 +3,8 @@
 - ``run`` trains a model for a task: ``resolve`` resolves its settings, ``time_limit`` fits them to ``--max-minutes``,
   ``report`` writes its lines and metadata, ``finish`` ends it;
 - ``loop`` is the loop, ``loop_parts`` the objects that it takes; ``gradient`` computes the gradient of a step,
-  ``guard`` checks it, ``memory`` handles out-of-memory errors; ``loader`` yields steps and resumes,
-  ``feed`` collates them ahead;
+  ``router_loss`` adds the loss of a router, ``guard`` checks it, ``memory`` handles out-of-memory errors; ``loader``
+  yields steps and resumes, ``feed`` collates them ahead;
 - ``optimisation`` (AdamW, learning rates by depth) and ``muon`` update the weights, ``schedule`` has schedules and
   limits, ``averages`` averages weights, ``validation`` evaluates them, ``best_weights`` chooses the best;
 - ``checkpoint`` is the file from which a run resumes (``sharded``: one a rank), ``run_folder`` its folder;
@@ -29,6 +29,7 @@ from heedful.training.log import Log
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Outcome, Saving
 from heedful.training.optimisation import adamw
+from heedful.training.router_loss import recording_routers
 from heedful.training.schedule import SCHEDULES, Limits
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "Saving",
     "TrainingRun",
     "adamw",
+    "recording_routers",
     "train",
 ]
 

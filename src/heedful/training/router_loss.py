@@ -51,7 +51,7 @@ def recording_routers(model: nn.Module) -> Iterator[Callable[[], Tensor]]:
             for router in _routers(stack):
                 router.loads = loads[-1][1]
     try:
-        yield lambda: torch.stack([_loss(*of_stack) for of_stack in loads]).sum()
+        yield lambda: sum((_loss(config, own) for config, own in loads if own), torch.zeros(()))
     finally:
         for router in _routers(model):
             router.loads = None
@@ -63,8 +63,6 @@ def _routers(model: nn.Module) -> list[Router]:
 
 def _loss(config: ExpertsConfig, loads: list[RouterLoad]) -> Tensor:
     """Returns the losses of the routers of a stack, for the loads of all their calls."""
-    if not loads:  # the stack was not called
-        return torch.zeros(())
     load = RouterLoad(*(torch.stack(parts).sum(0) for parts in zip(*loads, strict=True)))
     tokens = load.tokens.clamp(min=1)
     balance = config.number * (load.chosen / tokens * (load.probability / tokens)).sum()
