@@ -433,6 +433,7 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
 SINUSOIDAL = ("Marian", "M2M100", "Pegasus")  # their tables are computed, not learned
 DECODERS = (
+    "mixtral",
     "gpt2",
     "gpt_neo",
     "llama",
@@ -446,7 +447,6 @@ DECODERS = (
     "phi3",
     "bloom",
 )
-DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "mixtral", "qwen2", "qwen3")
 
 
 @functools.cache
