@@ -457,9 +457,8 @@ def reference(case: str) -> Any:
     generator, stored = torch.Generator().manual_seed(0), model.state_dict().keys()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            computed = name.endswith("inv_freq") or ("embed_positions" in name and made.__name__.startswith(SINUSOIDAL))
-            computed = name not in stored or (made is hf.MarianMTModel and "embed_positions" in name)
-            computed = "rotary_emb" in name or (made is hf.MarianMTModel and "embed_positions" in name)
+            is_table = "embed_positions" in name and made.__name__.startswith(SINUSOIDAL)
+            computed = name not in stored or is_table
             if tensor.is_floating_point() and not computed:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
     return model.eval()

@@ -54,6 +54,7 @@ BLOOM = ModelType(
         SplitProjections(
             "h.{i}.self_attention.query_key_value.{p}",
             (OUR_BLOCK + ".attention.query.{p}", OUR_BLOCK + ".attention.key.{p}", OUR_BLOCK + ".attention.value.{p}"),
+            by_group=True,
         ),
         Rename("h.{i}.self_attention.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
         Rename("h.{i}.post_attention_layernorm.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
