@@ -290,7 +290,9 @@ def decoder_start(model: Any, start: int | None = None) -> int:
     if start is not None:
         if start >= model.config.tokens.vocab_size:
             size = model.config.tokens.vocab_size
-            raise HeedfulError(f"decoder_start_token_id is {start}, but the vocabulary has {size} tokens")
+            raise HeedfulError(
+                f"decoder_start_token_id is {start}, but the vocabulary has {size} tokens; give a smaller id"
+            )
         return start
     if model.config.special.start is None:
         raise HeedfulError("the model's configuration has no start token; set special.start")

@@ -560,7 +560,9 @@ class ShiftedSinusoidKey(ConfigKey):
         if pad >= ours["source.vocab_size"]:
             raise HeedfulError(f"{self.hub_name} is {pad}; it must be below vocab_size, {ours['source.vocab_size']}")
         if pad == ours["special.start"]:
-            raise HeedfulError(f"decoder_start_token_id is {pad}, the padding token, which has no position")
+            raise HeedfulError(
+                f"decoder_start_token_id is {pad}, the padding token, which has no position; give another"
+            )
         ours["special.pad"] = pad
         for position in self.fields:
             ours[f"{position}.offset"], ours[f"{position}.base"] = pad + 1, 10000.0 ** (dim / (dim - 2))

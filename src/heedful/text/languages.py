@@ -51,21 +51,21 @@ def language_ids(backend: Backend) -> dict[str, int]:
 def in_language(template: InputTemplate, ids: Mapping[str, int], code: str) -> InputTemplate:
     """Returns a template with the token of the language ``code`` in the place of another's."""
     languages, own = set(ids.values()), ids[code]
-    parts = {
-        name: tuple(own if number in languages else number for number in getattr(template, name))
-        for name in ("before", "after")
-    }
-    return replace(template, **parts)
+
+    def changed(part: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(own if number in languages else number for number in part)
+
+    return replace(template, before=changed(template.before), after=changed(template.after))
 
 
 def without_language(template: InputTemplate, ids: Mapping[str, int]) -> InputTemplate:
     """Returns a template without language tokens; its segments are not for use."""
     languages = set(ids.values())
-    parts = {
-        name: tuple(number for number in getattr(template, name) if number not in languages)
-        for name in ("before", "after")
-    }
-    return replace(template, **parts)
+
+    def kept(part: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number for number in part if number not in languages)
+
+    return replace(template, before=kept(template.before), after=kept(template.after))
 
 
 def set_template(backend: Backend, token: str, end: str, after: bool) -> None:
@@ -73,7 +73,8 @@ def set_template(backend: Backend, token: str, end: str, after: bool) -> None:
     from tokenizers import processors
 
     single = ["$A", end, token] if after else [token, "$A", end]
-    special = [(name, int(backend.token_to_id(name))) for name in dict.fromkeys((token, end))]
+    numbers = {name: backend.token_to_id(name) for name in (token, end)}
+    special = [(name, number) for name, number in numbers.items() if number is not None]
     pair = [part for name in single for part in ([name, "$B"] if name == "$A" else [name])]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
 
