@@ -87,6 +87,22 @@ def test_the_tokens_are_those_of_the_model_over_the_whole_target(pairs, prompts)
         assert not made.logprobs[i, :first].any()
 
 
+def test_another_start_token_is_that_of_transformers(pairs, prompts, plain):
+    pair, (ids, mask) = pairs["marian"](2), prompts(LENGTHS, "right")
+    options = {"decoder_start_token_id": 7, "max_new_tokens": 6, "num_beams": 2}
+    found = pair.ours.generate(ids, mask, **options)
+    theirs = pair.hub_name.generate(input_ids=ids, attention_mask=mask.long(), do_sample=False, **options)
+    assert found.tolist() == theirs.tolist()
+    assert found[:, 0].tolist() == [7] * len(ids)
+    static = pair.ours.generate(ids, mask, cache_implementation="static", **options)
+    assert static.tolist() == found.tolist()
+    assert found.tolist() != pair.ours.generate(ids, mask, max_new_tokens=6, num_beams=2).tolist()
+    with pytest.raises(HeedfulError, match=r"decoder_start_token_id is 999, but the vocabulary has .* smaller id"):
+        pair.ours.generate(ids, mask, decoder_start_token_id=999)
+    with pytest.raises(HeedfulError, match="decoder_start_token_id is only for an encoder-decoder"):
+        pairs["gpt2"](0).ours.generate(ids, mask, decoder_start_token_id=7)
+
+
 def test_the_stream_has_the_new_tokens(pairs, prompts, plain):
     model, (ids, mask) = pairs["marian"](0).ours, prompts(LENGTHS, "right")
     begun = prompts([2] * 4)[0]

@@ -97,7 +97,9 @@ def test_a_trained_folder_has_its_languages(case: str, tmp_path: Path) -> None:
     assert run.pipeline(TEXTS[0], max_new_tokens=9)["output"] == text
 
 
-def test_the_command_line_and_unknown_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_and_unknown_languages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     folder = published("mbart-50", tmp_path / "model")
     command = ["predict", str(folder), "the man is here", "--source-language", "en_XX", "--json"]
     assert cli.main([*command, "--target-language", "fr_XX"]) == 0
@@ -107,7 +109,10 @@ def test_the_command_line_and_unknown_languages(tmp_path: Path, capsys: pytest.C
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("heedful: ")
     assert "the model has no language 'fr' (--target-language); known: af_ZA, ar_AR, az_AZ" in error
-    assert cli.main(command) == 2
+    assert cli.main(command) == 0
+    assert "have no target language; give target_language, known: af_ZA" in caplog.text
+    folder_25 = published("mbart-25", tmp_path / "other")
+    assert cli.main(["predict", str(folder_25), "the man"]) == 2
     assert "the model translates into several languages; give --target-language, known: " in capsys.readouterr().err
     evaluate = ["evaluate", str(folder), "--data", str(tmp_path / "rows.jsonl"), "--json"]
     (tmp_path / "rows.jsonl").write_text(json.dumps({"source": "the man", "target": "le homme"}) + "\n")

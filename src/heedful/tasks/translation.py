@@ -291,20 +291,25 @@ class Translation(SequenceToSequence):
         if task is not self:
             return task.predict(model, inputs, **options)
         if self.source.languages:
-            options = self._into_language(model, options)
+            options = self._into_language(model, len(inputs), options)
         bare, own = split_inputs(inputs, options.get("choices"))
         read = with_choices("source", [self.as_read(value) for value in bare], own)
         predictions = super().predict(model, read, **options)
         return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
 
-    def _into_language(self, model: Model, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options of a call with which targets begin with the token of the target language."""
+    def _into_language(self, model: Model, inputs: int, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options of a call with which targets begin with the token of the target language.
+
+        Warns if no language is named; raises ``HeedfulError`` if the model then has no start token.
+        """
         decoding = options.get("decoding") or self.decoding_options(
             model, {name: options.pop(name) for name in NAMES if name in options}
         )
         language = self.target_language
-        if language is None and (self.first is None or decoding.forced_bos_token_id is None):
+        if language is None and self.first is None:
             raise HeedfulError(f"the model translates into several languages; give target_language, {self._known}")
+        if language is None and decoding.forced_bos_token_id is None and inputs and not self.silent:
+            log.warning(CountWarning(inputs, inputs, f"have no target language; give target_language, {self._known}"))
         if language is not None and self.begins_with_language:
             own = isinstance(model.config, EncoderDecoderConfig) and model.config.special.start
             if options.get("choices") and own != self.source.languages[language]:
