@@ -76,6 +76,10 @@ CASES = {
     "opt": replace(decoder(**OPT), embedding=EIGHTS),
     "opt, post-norm": replace(decoder(**OPT, placement="post"), embedding=EIGHTS),
     "bloom": decoder(position=AlibiPosition(), activation="gelu_tanh", embedding_norm=True, ff_dim=None),
+    "gptj": replace(
+        decoder(position=RotaryPosition(share=0.5), sublayers="parallel-shared", attention_bias="none"),
+        head=LanguageHead(tied=False, bias=True),
+    ),
     "marian": pair(**SINES),
     "marian, two vocabularies": pair(target=TARGET.vocab_size, **SINES),
     "t5": pair(SpecialTokens(pad=0, start=0, end=(2,)), head=LanguageHead(scale="sqrt"), **T5),
@@ -218,6 +222,20 @@ def test_models_that_the_engine_cannot_take_are_refused(tmp_path: Path) -> None:
         ):
             export(folder, "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+REFUSED = {
+    "gpt_neox": decoder(position=RotaryPosition(share=0.25), sublayers="parallel"),
+    "phi3": decoder(**{**LLAMA, "position": RotaryPosition(share=0.5)}),
+}
+
+
+@pytest.mark.parametrize("layout", REFUSED)
+def test_layouts_whose_newer_keys_the_converter_does_not_read(layout: str, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    folder = stored(randomised(REFUSED[layout]), tmp_path / "model")
+    with pytest.raises(HeedfulError, match=rf"CTranslate2 cannot convert this {layout} model .*; use --to onnx"):
+        export(folder, "ctranslate2", tmp_path / "out")
 
 
 def test_the_converters_table_is_as_it_was(tmp_path: Path) -> None:
