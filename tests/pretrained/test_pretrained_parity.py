@@ -198,6 +198,40 @@ def test_older_names(case: str, tmp_path: Path) -> None:
         assert distance(our_output(load(tmp_path), None), their_output(theirs, None, torch.float32), None) <= 1e-5
 
 
+OLDER_KEYS = {
+    "gpt_neox": {"rotary_pct": 0.5, "rotary_emb_base": 77},
+    "phi3": {"partial_rotary_factor": 0.75, "rope_theta": 77.0},
+    "modernbert": {"global_rope_theta": 50.0, "local_rope_theta": 20.0, "global_attn_every_n_layers": 2},
+}
+
+
+@pytest.mark.parametrize("case", OLDER_KEYS)
+def test_older_keys(case: str, tmp_path: Path) -> None:
+    """Files of before transformers 5 have a key for each number of the rotary positions and windows."""
+    reference(case).float().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config = {key: value for key, value in config.items() if key not in ("rope_parameters", "layer_types")}
+    (tmp_path / "config.json").write_text(json.dumps(config | OLDER_KEYS[case]))
+    theirs, ours = CASES[case][0].from_pretrained(tmp_path).eval(), load(tmp_path)
+    with torch.no_grad():
+        expected = their_output(theirs, None, torch.float32)
+        assert distance(our_output(ours, None), expected, None) <= 1e-5
+        assert distance(expected, their_output(reference(case), None, torch.float32), None) > 1e-3
+
+
+def test_older_names_of_gpt_neox(tmp_path: Path) -> None:
+    """Its files hold masks and frequencies."""
+    theirs = reference("gpt_neox").float()
+    theirs.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    computed = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
+    state |= {f"gpt_neox.layers.{i}.{name}": torch.ones(1) for i in range(2) for name in computed}
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with torch.no_grad():
+        assert distance(our_output(load(tmp_path), None), their_output(theirs, None, torch.float32), None) <= 1e-5
+
+
 LAPTOP = ["transformer-tiny", "transformer-small", "gpt-mini", "gpt-micro", "bert-mini", "bert-tiny"]
 
 
