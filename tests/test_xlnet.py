@@ -285,3 +285,73 @@ def test_an_adapter_of_its_attention_comes_back(pair: tuple[Any, Any], tmp_path:
     again = load(tmp_path / "adapter", dtype="float64")
     assert again.adapter is not None
     assert_close(again(ids()), ours(ids()))
+
+
+# ----------------------------------------------------------------------------------------------------------- generation
+
+PROMPTS = ((9, 7, 12, 8), (14, 7), (10, 6, 11, 13, 9))
+
+
+@pytest.fixture(scope="module")
+def language_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Theirs with random weights, and ours from its folder."""
+    config = hf.XLNetConfig(vocab_size=23, d_model=16, n_layer=2, n_head=4, d_inner=24, tie_word_embeddings=False)
+    theirs = hf.XLNetLMHeadModel(config).eval()  # its masks are float32
+    torch.manual_seed(0)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.6)
+    theirs.generation_config = hf.GenerationConfig(eos_token_id=[3, 20], pad_token_id=5, bos_token_id=1)
+    theirs.config.eos_token_id = [3, 20]
+    folder = tmp_path_factory.mktemp("xlnet")
+    theirs.save_pretrained(folder)
+    return theirs, load(folder, dtype="float64")
+
+
+def padded(side: str) -> tuple[Tensor, Tensor]:
+    width = max(map(len, PROMPTS))
+    rows = [[5] * (width - len(p)) + [*p] if side == "left" else [*p] + [5] * (width - len(p)) for p in PROMPTS]
+    reals = [[0] * (width - len(p)) + [1] * len(p) for p in PROMPTS]
+    mask = torch.tensor(reals).bool()
+    return torch.tensor(rows), mask if side == "left" else mask.flip(1)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generates_as_transformers(beams: int, side: str, language_models: tuple[Any, Any]) -> None:
+    """Theirs alone and without its memory, which keeps what tokens were before those after them; ours in a batch."""
+    theirs, ours = language_models
+    options = {"max_new_tokens": 9, "num_beams": beams, "num_return_sequences": beams}
+    wanted = [
+        [token for token in row.tolist() if token != 5]
+        for prompt in PROMPTS
+        for row in theirs.generate(torch.tensor([prompt]), use_mems=False, do_sample=False, **options)
+    ]
+    rows = ours.generate(*padded(side), **options)
+    assert [[token for token in row.tolist() if token != 5] for row in rows] == wanted
+    assert len(set(map(len, wanted))) > 2
+
+
+def test_choices_are_scored_as_they_are_generated(language_models: tuple[Any, Any]) -> None:
+    from heedful.generation import decode
+    from heedful.generation.scoring import choice_logprobs
+
+    ours = language_models[1]
+    prompts, mask = padded("right")
+    generated = decode(ours, prompts, mask, max_new_tokens=3, min_new_tokens=3, logprobs=True, do_sample=False)
+    rows = zip(generated.ids, generated.logprobs, map(len, PROMPTS), strict=True)
+    choices, sums = zip(*((row[n : n + 3].tolist(), log_p[n : n + 3].sum()) for row, log_p, n in rows), strict=True)
+    assert_close(choice_logprobs(ours, prompts, mask, [[choice] for choice in choices])[:, 0], torch.stack(sums))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prefill_chunk_size": 2}, "it has no prefill_chunk_size"),
+        ({"cache_implementation": "static"}, "it has no cache_implementation='static'"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "it has no contrastive"),
+        ({"prompt_lookup_num_tokens": 2}, "it has no .*assisted"),
+    ],
+)
+def test_what_needs_a_cache_is_refused(options: dict[str, Any], said: str, language_models: tuple[Any, Any]) -> None:
+    with pytest.raises(HeedfulError, match=said):
+        language_models[1].generate(torch.tensor([[9, 7]]), **options)

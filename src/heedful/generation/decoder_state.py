@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.cache import Cache
-from heedful.config import LanguageHead, LearnedPosition, StackConfig, patches_of
+from heedful.config import EncoderConfig, LanguageHead, LearnedPosition, StackConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.kernels.compiled_step import stored_dtype
 from heedful.layers.embedding import check_ids
@@ -79,7 +80,7 @@ class DecoderState:
         if not bool(real.any(1).all()):
             row = int(real.any(1).int().argmin())
             raise HeedfulError(f"prompt {row} has no tokens; begin it with a start token")
-        self.model, self.stack = model, model.config.decoder
+        self.model, self.stack = model, model.main
         self.ids, real = align(ids, real, self.side)
         self.real = None if bool(real.all()) else real
         self.given_ids = self.prompt = self.ids.where(real, NONE)
@@ -283,6 +284,57 @@ class ImageDecoderState(EncoderDecoderState):
         return create_state(model, self.ids, None, start=self.start)
 
 
+class ReadTokens:
+    """Tokens so far (R, N), in place of their keys and values, of a model that reads them all at each step."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids[:, :0]
+        self.real = self.ids.bool()
+
+    def add(self, ids: Tensor, real: Tensor | None) -> None:
+        """Adds tokens (R, t); ``real`` is False for padding."""
+        own = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        self.ids, self.real = torch.cat((self.ids, ids), 1), torch.cat((self.real, own), 1)
+
+    def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:
+        """Keeps the rows with the indices ``rows``, as ``Cache.select``."""
+        self.ids, self.real = self.ids.index_select(0, rows), self.real.index_select(0, rows)
+
+    reorder = select
+
+
+class PermutationState(DecoderState):
+    """State of a permutation language model (XLNet): the query stream predicts the token after the text.
+
+    Tokens attend to those after them too, so each step reads the whole text, with a place for the next token that none
+    attends to (Yang et al. 2019, section 2.3).
+    """
+
+    cache: Any
+
+    def make_cache(self, steps: int | None) -> None:
+        """Begins an empty text; keys and values change with each token, and are not stored."""
+        self._cache_steps, self.cache = steps, ReadTokens(self.ids)
+
+    def prefill_hidden(self) -> Iterator[Tensor]:
+        """Yields the query stream (B, 1, D) after the prompt."""
+        yield self._next_hidden(self.ids, self.real)
+
+    def read(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """Returns the query stream (R, t, D) after each of ``ids`` (R, t)."""
+        columns = range(ids.size(1))
+        reals = [None if real is None else real[:, n : n + 1] for n in columns]
+        return torch.cat([self._next_hidden(ids[:, n : n + 1], reals[n]) for n in columns], 1)
+
+    def _next_hidden(self, ids: Tensor, real: Tensor | None) -> Tensor:
+        self.cache.add(ids, real)
+        text, mask = F.pad(self.cache.ids, (0, 1)), F.pad(self.cache.real, (0, 1), value=True)
+        rows, end = len(text), text.size(1) - 1
+        visible = torch.arange(end + 1, device=text.device).expand(rows, end + 1, -1) < end
+        hidden: Tensor = self.model.query_hidden(text, visible, torch.full_like(text[:, :1], end), mask)
+        return hidden
+
+
 def decoder_start(model: Any, start: int | None = None) -> int:
     """Returns the token that an encoder-decoder's targets begin with, ``start`` if it is given; ``HeedfulError`` if
     there is none.
@@ -306,15 +358,16 @@ def create_state(
     prefix: tuple[Tensor, Tensor | None] | None = None,
     start: int | None = None,
 ) -> DecoderState:
-    """Returns the state of a decoder or encoder-decoder with a language-model head; ``HeedfulError`` for other models.
+    """Returns the state of a model that generates; ``HeedfulError`` for other models.
 
     ``prefix``: ids and mask of the beginnings of an encoder-decoder's targets; ``start``: their first token, instead of
     the model's start token.
     """
-    if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
+    permutes = isinstance(model.config, EncoderConfig) and model.config.embedding.query
+    if not (hasattr(model, "decoder") or permutes) or not isinstance(model.config.head, LanguageHead):
         raise HeedfulError(
             f"a {model.config.kind!r} model with a {model.config.head.kind!r} head cannot generate; "
-            "load a decoder or an encoder-decoder with its language-model head"
+            "load a decoder, an encoder-decoder or an XLNet with its language-model head"
         )
     if patches_of(model.config) is not None:
         pixels = checked_pixels(ids, mask, model)
@@ -330,7 +383,7 @@ def create_state(
     if prefix is not None or start is not None:
         name = "decoder_input_ids are" if prefix is not None else "decoder_start_token_id is"
         raise HeedfulError(f"{name} only for an encoder-decoder; for a decoder, put them in the prompt")
-    return DecoderState(model, ids, real)
+    return (PermutationState if permutes else DecoderState)(model, ids, real)
 
 
 def checked_prefix(prefix: tuple[Tensor, Tensor | None] | None, rows: int, model: Any) -> tuple[Tensor, Tensor] | None:

@@ -16,6 +16,7 @@ from heedful.generation.decoder_state import (
     DecoderState,
     EncoderDecoderState,
     ImageDecoderState,
+    PermutationState,
     align,
     create_state,
     learned_positions,
@@ -87,6 +88,7 @@ def _steps(
         context = checked_context(state, options, context)
         check_whole_prompt(state, options, context)
         check_source(state, options)
+        check_permutation(state, options)
         limits = limits_of(state, options, context)
         special = model.config.special
         texts = options.stop_strings
@@ -201,7 +203,8 @@ def generate(
     the same alone, left-padded, right-padded and in a batch; dropout is off.
 
     Args:
-        model: a decoder, or an encoder-decoder, with a language-model head.
+        model: a decoder, an encoder-decoder or an XLNet, with a language-model head. An XLNet reads the whole text at
+            each step, which assisted and contrastive decoding, a static cache and prompts in parts do not.
         ids: (B, T) prompts, or an encoder-decoder's sources, ids or the pixels of images (B, channels, height, width).
         mask: (B, T), False for padding, on either side; None: no padding. Or (B, T, T), boolean, True where the first
             token of the prompt (or source) may attend to the second, as ``heedful.layers.prefix_mask``; new tokens
@@ -335,6 +338,24 @@ def check_source(state: DecoderState, options: Options) -> None:
     """Raises ``HeedfulError`` for options that need the tokens of a source if it is an image."""
     if isinstance(state, ImageDecoderState) and options.encoder_no_repeat_ngram_size:
         raise HeedfulError("encoder_no_repeat_ngram_size needs a source of tokens, not an image; leave it out")
+
+
+def check_permutation(state: DecoderState, options: Options) -> None:
+    """Raises ``HeedfulError`` for options that a model without a cache of keys and values, such as XLNet, lacks."""
+    if not isinstance(state, PermutationState):
+        return
+    unsupported = {
+        options.variant.name: not options.variant.is_static,
+        "cache_implementation='static'": options.cache_implementation == "static",
+        "prefill_chunk_size": bool(options.prefill_chunk_size),
+        "a mask of shape (B, T, T)": state.whole_mask is not None,
+        "recording": bool(state.observers),
+    }
+    if names := [name for name, is_given in unsupported.items() if is_given]:
+        raise HeedfulError(
+            "this model generates by its query stream, which reads the whole text at each step; it has no "
+            f"{' and no '.join(names)}: leave it out"
+        )
 
 
 def checked_context(state: DecoderState, options: Options, context: int | None) -> int | None:
