@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import CASES, reference, write
 
 from heedful import HeedfulError
@@ -175,6 +176,17 @@ def edited(case: str, changes: dict[str, Any], folder: Path) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (5, 16)])
+@pytest.mark.parametrize("case", ["gpt2", "bloom"])
+def test_queries_keys_and_values_of_another_shape(case: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    write(case, tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    name = next(name for name in stored if name.endswith(("c_attn.weight", "query_key_value.weight")))
+    save_file(stored | {name: torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(HeedfulError, match=f"the weights do not fit the configuration; .*{name}"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(("case", "changes", "said"), REFUSED, ids=[f"{c} {next(iter(k))}" for c, k, _ in REFUSED])

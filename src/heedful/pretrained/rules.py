@@ -226,7 +226,7 @@ class Split(_OneTensorRule):
 
     def split(self, whole: Tensor) -> Sequence[Tensor]:
         """Returns the parts of the first axis."""
-        return whole.chunk(len(self.ours))
+        return whole.chunk(len(self.ours)) if whole.dim() else [whole]  # the error about its shape names it
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the tensor of which these are the parts."""
@@ -263,7 +263,7 @@ class SplitProjections(Split):
 
     def split(self, whole: Tensor) -> Sequence[Tensor]:
         """Returns the rows of queries, keys and values."""
-        if len(whole) != self.groups * sum(self.sizes):
+        if not whole.dim() or len(whole) != self.groups * sum(self.sizes):
             return super().split(whole)  # the error about their shapes names them
         return [part.flatten(0, 1) for part in whole.unflatten(0, (self.groups, -1)).split(self.sizes, 1)]
 
@@ -320,7 +320,9 @@ class RotatedPairs(_Rule):
         return self._ordered(tensor, sorted(range(len(self.order)), key=self.order.__getitem__))
 
     def _ordered(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
-        if [*order] == [*range(len(order))] or len(tensor) % len(order):  # the error about its shape names it
+        if (
+            [*order] == [*range(len(order))] or not tensor.dim() or len(tensor) % len(order)
+        ):  # the error about its shape names it
             return tensor
         return tensor.unflatten(0, (-1, len(order)))[:, list(order)].flatten(0, 1)
 
