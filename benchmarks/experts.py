@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     text = arguments.data.read_text()
@@ -85,7 +86,7 @@ def main() -> None:
         "| model | parameters | active | " + " | ".join(f"step {m}" for m in moments) + " | largest share | ms a step |"
     )
     print("|---|---|---|" + "---|" * (len(moments) + 2))
-    for name in MODELS:
+    for name in arguments.models:
         curves, shares, seconds = [], [], 0.0
         for seed in range(arguments.seeds):
             model = heedful.create(config_of(name, len(characters)), seed=seed)

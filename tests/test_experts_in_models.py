@@ -205,7 +205,7 @@ def losses_of(out: Path, **options: Any) -> tuple[Model, list[float]]:
 def test_training_adds_the_balance_loss(tmp_path: Path) -> None:
     (model, plain), (_, balanced) = (losses_of(tmp_path / str(w), model={"balance": w}) for w in (0.0, 1.0))
     assert model.config.decoder.experts == ExpertsConfig(number=4, per_token=1, balance=0.0)
-    assert 0.9 < balanced[0] - plain[0] < 1.3  # 1 where the shares are equal
+    assert 1.9 < balanced[0] - plain[0] < 2.6  # 1 for each block where the shares are equal
     assert balanced[1] != plain[1]
 
 

@@ -141,7 +141,7 @@ def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("per_token", [1, 2])
-def test_balance_loss_equals_mixtral(per_token: int, padded: bool) -> None:
+def test_balance_loss_equals_mixtral_in_each_block(per_token: int, padded: bool) -> None:
     config = ExpertsConfig(number=NUMBER, per_token=per_token, balance=0.7)
     stack = Stack(stack_config(config)).double()
     mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [False] * 2 + [True] * 5]) if padded else None
@@ -153,9 +153,8 @@ def test_balance_loss_equals_mixtral(per_token: int, padded: bool) -> None:
         )
     with recording_routers(stack) as router_loss:
         stack(inputs(), mask)
-    theirs = modeling_mixtral.load_balancing_loss_func(
-        tuple(logits), NUMBER, per_token, None if mask is None else mask.long()
-    )
+    real = None if mask is None else mask.long()
+    theirs = sum(modeling_mixtral.load_balancing_loss_func((own,), NUMBER, per_token, real) for own in logits)
     assert abs(float(router_loss().detach() - 0.7 * theirs.detach())) < 1e-6  # theirs is in float32
     with recording_routers(stack) as router_loss:
         pass
@@ -164,7 +163,7 @@ def test_balance_loss_equals_mixtral(per_token: int, padded: bool) -> None:
 
 
 def test_losses_equal_switch_transformers() -> None:
-    """Theirs are of each sequence; of one, ours are the same."""
+    """Theirs are of each sequence, and of all blocks together; of one sequence and one block, ours are the same."""
     config = ExpertsConfig(number=NUMBER, per_token=1, normalize=False, balance=1.0)
     stack, x, logits = Stack(stack_config(config)).double(), inputs()[:1], []
     for block in stack.block:
@@ -174,14 +173,14 @@ def test_losses_equal_switch_transformers() -> None:
         )
     with recording_routers(stack) as router_loss:
         stack(x)
-    every = torch.cat(logits, 1)
-    theirs = modeling_switch.load_balancing_loss_func(every.softmax(-1), every.argmax(-1))
+    theirs = sum(modeling_switch.load_balancing_loss_func(own.softmax(-1), own.argmax(-1)) for own in logits)
     assert abs(float(router_loss().detach() - theirs.detach())) < 1e-6  # theirs counts in float32
-    stack.config = replace(stack.config, experts=replace(config, balance=0.0, z_loss=0.3))
     logits.clear()
+    for block in stack.block:
+        block.feed_forward.router.config = replace(config, balance=0.0, z_loss=0.3)
     with recording_routers(stack) as router_loss:
         stack(x)
-    assert_close(router_loss(), 0.3 * modeling_switch.router_z_loss_func(every), "forward")
+    assert_close(router_loss(), 0.3 * sum(map(modeling_switch.router_z_loss_func, logits)), "forward")
 
 
 def test_padding_takes_no_capacity_and_changes_nothing() -> None:

@@ -613,4 +613,4 @@ def test_experts_learn_alike_on_two_processes(shard: tuple[str, ...], data: Path
     assert cli.main([*map(str, train(data, tmp_path / "one", *EXPERTS))]) == 0
     done(2, "-m", "heedful", *train(data, tmp_path / "two", *EXPERTS, *shard))
     assert losses(tmp_path / "two") == approx(losses(tmp_path / "one"), "training")
-    assert losses(tmp_path / "one")[0] > 6.5  # log 280 = 5.6 and 1 for each stack
+    assert losses(tmp_path / "one")[0] > 6.5  # log 280 = 5.6, and 1 for each of two blocks
