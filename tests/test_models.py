@@ -46,6 +46,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError
+from heedful.heads import head_of
 from heedful.layers.block import Block
 from heedful.models import build
 from heedful.stack import Stack
@@ -167,7 +168,31 @@ def test_layer_norms_without_bias_and_a_first_block_without_norm() -> None:
     assert_close(stack(x), stack.norm(expected))
 
 
-@pytest.mark.parametrize(("placement", "norms"), [("pre", 5), ("post", 4), ("sandwich", 9)])
+def test_norms_of_outputs_by_their_equation() -> None:
+    block = loud(Block(StackConfig(dim=16, depth=1, heads=4, placement="out", norm="rms")))
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    middle = x + block.attention_residual.out(block.attention(x))
+    assert_close(block(x), middle + block.feed_forward_residual.out(block.feed_forward(middle)))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_layer_scale_by_its_equation(placement: Any) -> None:
+    block = Block(StackConfig(dim=16, depth=1, heads=4, placement=placement, layer_scale=0.3))
+    assert (block.attention_residual.out.weight == 0.3).all()
+    one, two, x = block.attention_residual, block.feed_forward_residual, torch.randn(2, 5, 16, dtype=torch.float64)
+    loud(block)
+    middle = one.after(x + one.out.weight * block.attention(one.before(x)))
+    assert_close(block(x), two.after(middle + two.out.weight * block.feed_forward(two.before(middle))))
+
+
+def test_a_classifier_of_the_class_token_and_the_mean_of_the_patches() -> None:
+    head = head_of(ImageHead(labels=3, tokens="class+mean"), 16, prefix_tokens=2)
+    hidden = torch.randn(2, 7, 16)
+    assert_close(head(hidden), head.output[0](torch.cat((hidden[:, 0], hidden[:, 2:].mean(1)), 1)))
+    assert head.tokens_read == slice(None)
+
+
+@pytest.mark.parametrize(("placement", "norms"), [("pre", 5), ("post", 4), ("sandwich", 9), ("out", 5)])
 def test_a_final_norm_exactly_where_blocks_begin_with_one(placement: str, norms: int) -> None:
     stack = Stack(StackConfig(dim=8, depth=2, heads=2, placement=placement))
     assert sum(isinstance(m, nn.LayerNorm) for m in stack.modules()) == norms

@@ -49,6 +49,10 @@ def small(name: str) -> Any:
             sizes = SMALL | ({"kv_heads": 2} if old.kv_heads not in (None, old.heads) else {})
             stacks[name] = replace(old, **{"head_dim": None, **sizes})
     config = replace(config, **stacks)
+    if getattr(config, "patches", None) is not None and config.patches.image_size != (224, 224):
+        patches = replace(config.patches, image_size=(224, 224))
+        position = replace(config.encoder.position, length=patches.tokens)
+        config = replace(config, patches=patches, encoder=replace(config.encoder, position=position))
     for table in ("embedding", "source"):
         if hasattr(getattr(config, table, None), "vocab_size"):
             config = replace(config, **{table: replace(getattr(config, table), vocab_size=101)})
@@ -65,6 +69,8 @@ SHAPES = (
     "opt-125m",
     "bloom-560m",
     "tinyllama-1.1b",
+    "olmo2-32b",
+    "gemma2-2b",
     "bert-base",
     "electra-small",
     "mpnet-base",
@@ -74,6 +80,7 @@ SHAPES = (
     "t5-v1.1-small",
     "bart-base",
     "vit-b/16",
+    "dinov2-g/14",
 )
 
 

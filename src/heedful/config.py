@@ -18,7 +18,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.util.values import fits, type_in_words
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
-Norm = Literal["layer", "rms", "batch"]  # or a registered name, as of attention, feed-forward and block
+Norm = Literal["layer", "rms", "rms-offset", "batch"]  # or a registered name, as of attention, feed-forward and block
 Pooling = Literal["first", "last", "mean", "max"]
 OwnHead = Literal["standard"]  # or the name of a registered head, in place of the class of this configuration
 
@@ -36,6 +36,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
     ),
     **dict.fromkeys(
         (
+            *("score_cap", "logit_cap"),
             *("base", "window_base", "factor", "attention_factor", "beta_fast", "beta_slow"),
             *("low_frequency_factor", "high_frequency_factor"),
         ),
@@ -408,7 +409,11 @@ class StackConfig(Config):
     norm: Norm = "layer"  #: or the name of a registered norm
     norm_eps: float = 1e-5  #: ε of the norms
     norm_bias: bool = True  #: layer norms have a bias
-    placement: Literal["pre", "post", "sandwich"] = "pre"  #: norms before, after the sum, or around
+    placement: Literal["pre", "post", "sandwich", "out"] = "pre"
+    """Norms of a sublayer's input ("pre"), of the sum ("post"), of input and output ("sandwich"), or of the output
+    alone, before the sum ("out", OLMo 2)."""
+    layer_scale: float | None = None
+    """First value of the learned factors of a sublayer's output, one a feature (Touvron et al. 2021b); None: none."""
     sublayers: Literal["sequential", "parallel", "parallel-shared"] = "sequential"
     """The feed-forward f reads what attention a has written, y = x + a(x), y + f(y); or in parallel the block's input,
     x + a(x) + f(x), after a norm of its own, or one that both share (Wang and Komatsuzaki 2021)."""
@@ -422,8 +427,11 @@ class StackConfig(Config):
     gated: bool = False  #: a gated feed-forward network (Shazeer 2020)
     attention_bias: Literal["all", "all-but-key", "qkv", "out", "none"] = "all"  #: the projections that have a bias
     ff_bias: bool = True  #: the linear maps of the feed-forward network have a bias
-    scale: Literal["sqrt", "none"] = "sqrt"  #: scores are divided by √head_dim, or not (T5)
-    qk_norm: Literal["head", "none"] = "none"  #: an RMS norm on the queries and keys of each head (Qwen3)
+    scale: Literal["sqrt", "none"] | float = "sqrt"  #: scores are divided by √head_dim, or not (T5); or times a number
+    score_cap: float | None = None
+    """A soft cap c of the scores s: c · tanh(s / c), before bias and mask (Gemma 2, 2024). No fused kernel has it."""
+    qk_norm: Literal["head", "all", "none"] = "none"
+    """An RMS norm on the queries and keys of each head (Qwen3), or of all heads of a token together (OLMo 2)."""
     position: Position = field(default_factory=NoPosition)  #: or the name of a scheme, with its defaults, or registered
     attention: Literal["softmax"] = "softmax"  #: or the name of a registered function
     feed_forward: Literal["mlp"] = "mlp"  #: or the name of a registered part
@@ -504,6 +512,18 @@ class StackConfig(Config):
             )
         if self.experts is not None and self.distinct_blocks is not None:
             raise HeedfulError("a stack with experts shares no blocks; leave distinct_blocks or experts out")
+        if self.layer_scale is not None and self.placement in ("sandwich", "out"):
+            raise HeedfulError(
+                f"stack.layer_scale scales outputs that placement {self.placement!r} norms, whose weights do so; leave "
+                "it out"
+            )
+        if not isinstance(self.scale, str) and not 0 < self.scale < math.inf:
+            raise HeedfulError(f"stack.scale is {self.scale}; give 'sqrt', 'none' or a number above 0")
+        if self.score_cap is not None and (isinstance(self.position, ContentPosition) or self.attention != "softmax"):
+            raise HeedfulError(
+                "stack.score_cap caps the products of queries and keys in a softmax; leave it out with an attention of "
+                "your own, and with positions that depend on queries"
+            )
 
     @property
     def shared_blocks(self) -> int:
@@ -548,12 +568,13 @@ def shortest_pattern(windows: tuple[int | None, ...]) -> int | tuple[int | None,
 class EmbeddingConfig(Config):
     """Token embedding, multiplied by √dim with ``scale="sqrt"``; ``segments`` > 0 adds a segment embedding.
 
+    With ``scale="sqrt-rounded"`` √dim is first rounded to the type of the embedding (Gemma 2).
     ``bigrams`` > 0 adds, in an encoder, an embedding of each token with the one before it, hashed to ``bigrams`` rows.
     """
 
     kind: ClassVar[str] = "embedding"
     vocab_size: int
-    scale: Literal["sqrt", "none"] = "none"
+    scale: Literal["sqrt", "sqrt-rounded", "none"] = "none"
     segments: int = 0
     bigrams: int = 0
     query: bool = False  #: a learned vector that begins the query stream of permutation language models (XLNet)
@@ -561,13 +582,18 @@ class EmbeddingConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchConfig(Config):
-    """An image cut into square patches, with prefix tokens before them."""
+    """An image cut into square patches, with prefix tokens before them.
+
+    ``mask_token`` stores the vector that stood for masked patches in a published model's pre-training (DINOv2); the
+    model does not use it.
+    """
 
     kind: ClassVar[str] = "patches"
     image_size: tuple[int, int] = (224, 224)  #: height, width
     patch_size: int = 16
     channels: int = 3
     prefix: Literal["none", "class", "class+distillation"] = "class"
+    mask_token: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -613,12 +639,16 @@ class NoHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageHead(Config):
-    """Logits over the vocabulary, by the embedding's weights if ``tied``, times 1/√dim with ``scale="sqrt"``."""
+    """Logits over the vocabulary, by the embedding's weights if ``tied``, times 1/√dim with ``scale="sqrt"``.
+
+    With ``logit_cap`` c a logit x becomes c · tanh(x / c) (Gemma 2, 2024).
+    """
 
     kind: ClassVar[str] = "language-model"
     tied: bool = True
     bias: bool = False
     scale: Literal["sqrt", "none"] = "none"
+    logit_cap: float | None = None
     head: OwnHead = "standard"
 
 
@@ -704,14 +734,14 @@ class ImageHead(Config):
     """Class logits of an image: the mean over the prefix tokens, each with its own classifier.
 
     Without prefix tokens the head reads the mean of the patches (Beyer et al. 2022, section 2); with ``tokens="class"``
-    it reads the class token alone. ``hidden`` is the width of a hidden layer with tanh (the head of pre-training); 0 is
-    a single linear layer.
+    it reads the class token alone, with "class+mean" that and the mean of the patches as one vector (Oquab et al.
+    2024). ``hidden`` is the width of a hidden layer with tanh (the head of pre-training); 0 is a single linear layer.
     """
 
     kind: ClassVar[str] = "image"
     labels: int = 1000
     hidden: int = 0
-    tokens: Literal["all", "class"] = "all"
+    tokens: Literal["all", "class", "class+mean"] = "all"
     head: OwnHead = "standard"
 
 
@@ -841,6 +871,8 @@ class VisionConfig(Config):
         super().__post_init__()
         _check_stack(self.encoder, "encoder", cross=False, family=self.kind)
         _check_head(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
+        if isinstance(self.head, ImageHead) and self.head.tokens == "class+mean" and not self.patches.prefix_tokens:
+            raise HeedfulError("image.tokens is 'class+mean', but the patches have no class token; choose 'all'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from heedful.config import (
     SpanHead,
     TokenHead,
 )
+from heedful.layers.attention_kernels import soft_cap
 from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
 from heedful.layers.linear import Linear
@@ -116,6 +117,7 @@ class LanguageModel(nn.Module):
         if config.tied:
             self.output.weight = token.weight
         self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
+        self.cap = config.logit_cap
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the input (B, T, D) of the output projection."""
@@ -123,7 +125,7 @@ class LanguageModel(nn.Module):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, T, V)."""
-        return self.output(self.transform(hidden))
+        return soft_cap(self.output(self.transform(hidden)), self.cap)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -225,27 +227,32 @@ class ImageClassifier(nn.Module):
     """Head that classifies an image: logits (B, labels) from the class token.
 
     A distillation token has a classifier of its own, whose logits are averaged with those of the class token. A model
-    without these tokens classifies the mean of the patches.
+    without these tokens classifies the mean of the patches. With ``tokens="class+mean"`` one classifier reads the class
+    token and the mean of the patches.
 
     Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4; Beyer et al. 2022, section 2.
     """
 
     def __init__(self, config: ImageHead, dim: int, prefix_tokens: int) -> None:
         super().__init__()
-        self.hidden = Dense(dim, config.hidden) if config.hidden else nn.Identity()
-        width = config.hidden or dim
-        rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
+        self.prefix_tokens, self.joins_mean = prefix_tokens, config.tokens == "class+mean"
+        read = 2 * dim if self.joins_mean else dim
+        self.hidden = Dense(read, config.hidden) if config.hidden else nn.Identity()
+        width = config.hidden or read
+        rows = max(1, prefix_tokens) if config.tokens == "all" else 1
         self.has_prefix = prefix_tokens > 0
         self.output = nn.ModuleList(Linear(width, config.labels) for _ in range(rows))
 
     @property
     def tokens_read(self) -> slice:
         """Slice of an image's tokens on which the output depends."""
-        return slice(0, len(self.output)) if self.has_prefix else ALL_TOKENS
+        return slice(0, len(self.output)) if self.has_prefix and not self.joins_mean else ALL_TOKENS
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, labels)."""
         vectors = hidden[:, : len(self.output)] if self.has_prefix else hidden.mean(1, keepdim=True)
+        if self.joins_mean:
+            vectors = torch.cat((vectors, hidden[:, self.prefix_tokens :].mean(1, keepdim=True)), -1)  # (B, 1, 2 D)
         rows = self.hidden(vectors).unbind(1)
         return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
 

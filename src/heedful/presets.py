@@ -328,6 +328,50 @@ def mixtral(dim: int, depth: int, heads: int, ff_dim: int, length: int) -> Decod
     return replace(config, decoder=replace(config.decoder, experts=ExpertsConfig(balance=0.001)))
 
 
+def olmo2(dim: int, depth: int, heads: int, kv_heads: int, ff_dim: int) -> DecoderConfig:
+    """Returns the configuration of an OLMo 2 (OLMo team 2025): a Llama with norms on the outputs of the sublayers.
+
+    Queries and keys are normed over all heads together.
+    """
+    special = SpecialTokens(pad=100277, end=(100257,))
+    config = llama(dim, depth, heads, kv_heads, ff_dim, 100352, 500000.0, special=special, length=4096)
+    return replace(config, decoder=replace(config.decoder, placement="out", qk_norm="all", norm_eps=1e-6))
+
+
+def gemma2(
+    dim: int, depth: int, heads: int, kv_heads: int, ff_dim: int, head_dim: int = 256, scale: Any = "sqrt"
+) -> DecoderConfig:
+    """Returns the configuration of a Gemma 2 (Gemma team 2024): sandwich RMS norms and soft caps.
+
+    Blocks with a window of 4,096 tokens alternate with dense ones.
+    """
+    return DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=256000, scale="sqrt-rounded"),
+        decoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ff_dim=ff_dim,
+            norm="rms-offset",
+            norm_eps=1e-6,
+            placement="sandwich",
+            activation="gelu_tanh",
+            gated=True,
+            attention_bias="none",
+            ff_bias=False,
+            scale=scale,
+            score_cap=50.0,
+            position=RotaryPosition(length=8192),
+            causal=True,
+            window=(4096, None),
+        ),
+        head=LanguageHead(logit_cap=30.0),
+        special=SpecialTokens(pad=0, start=2, end=(1,)),
+    )
+
+
 def gpt3(dim: int, depth: int, heads: int) -> DecoderConfig:
     """Returns the configuration of a GPT-3 (Brown et al. 2020, table 2.1): a GPT-2 for 2,048 tokens.
 
@@ -546,6 +590,18 @@ def vit(
     )
 
 
+def dinov2(dim: int, depth: int, heads: int, gated: bool = False) -> VisionConfig:
+    """Returns the configuration of a DINOv2 (Oquab et al. 2024) without a head: a ViT with layer scale, for 518 × 518.
+
+    The largest has a gated feed-forward network.
+    """
+    body = vit(dim, depth, heads, 14, image=518)
+    encoder = replace(body.encoder, norm_eps=1e-6, layer_scale=1.0)
+    if gated:
+        encoder = replace(encoder, ff_dim=8 * dim // 3, gated=True, activation="silu")
+    return replace(body, patches=replace(body.patches, mask_token=True), encoder=encoder, head=NoHead())
+
+
 def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens | None = None) -> EncoderDecoderConfig:
     """Returns the configuration of a vision encoder and a text decoder that attends to its patches.
 
@@ -678,6 +734,17 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "llama3.2-3b": ("Llama 3.2, 2024", 3_212_749_824, lambda: llama3(3072, 28, 24, 8192, True, 131072, 32.0)),
     "mixtral-8x7b": ("Jiang et al. 2024", 46_702_792_704, lambda: mixtral(4096, 32, 32, 14336, 32768)),
     "mixtral-8x22b": ("Mixtral 8x22B, 2024", 140_620_634_112, lambda: mixtral(6144, 56, 48, 16384, 65536)),
+    "olmo2-1b": ("OLMo 2, 2025", 1_484_916_736, lambda: olmo2(2048, 16, 16, 16, 8192)),
+    "olmo2-7b": ("OLMo team 2025", 7_298_617_344, lambda: olmo2(4096, 32, 32, 32, 11008)),
+    "olmo2-13b": ("OLMo team 2025", 13_716_198_400, lambda: olmo2(5120, 40, 40, 40, 13824)),
+    "olmo2-32b": ("OLMo 2, 2025", 32_234_279_936, lambda: olmo2(5120, 64, 40, 8, 27648)),
+    "gemma2-2b": ("Gemma team 2024", 2_614_341_888, lambda: gemma2(2304, 26, 8, 4, 9216)),
+    "gemma2-9b": ("Gemma team 2024", 9_241_705_984, lambda: gemma2(3584, 42, 16, 8, 14336)),
+    "gemma2-27b": (
+        "Gemma team 2024",
+        27_227_128_320,
+        lambda: gemma2(4608, 46, 32, 16, 36864, head_dim=128, scale=144**-0.5),
+    ),
     "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
     "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
     "phi3-mini": ("Abdin et al. 2024", 3_821_079_552, lambda: phi3(3072, 32, 32, 32, 8192)),
@@ -737,6 +804,10 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "deit-s": ("Touvron et al. 2021, table 1", 22_050_664, lambda: vit(384, 12, 6, 16)),
     "deit-ti-distilled": ("Touvron et al. 2021", 5_910_800, lambda: vit(192, 12, 3, 16, prefix="class+distillation")),
     "deit-s-distilled": ("Touvron et al. 2021", 22_436_432, lambda: vit(384, 12, 6, 16, prefix="class+distillation")),
+    "dinov2-s/14": ("Oquab et al. 2024", 22_056_576, lambda: dinov2(384, 12, 6)),
+    "dinov2-b/14": ("Oquab et al. 2024", 86_580_480, lambda: dinov2(768, 12, 12)),
+    "dinov2-l/14": ("Oquab et al. 2024", 304_368_640, lambda: dinov2(1024, 24, 16)),
+    "dinov2-g/14": ("Oquab et al. 2024", 1_136_480_768, lambda: dinov2(1536, 40, 24, gated=True)),
     "vit-mini": ("laptop", 4_028_170, lambda: vit(192, 9, 3, 4, image=32, labels=10, std=0.05)),
     "vit-micro": ("laptop", 205_066, lambda: vit(64, 4, 4, 7, image=28, channels=1, labels=10, std=0.08)),
 }

@@ -94,6 +94,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
     ),
     "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
     "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
+    "olmo2": (
+        hf.Olmo2ForCausalLM,
+        LLAMA,
+        {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "v_proj"]},
+        "query,value",
+    ),
     "bert": (hf.BertForSequenceClassification, BERT, {"task_type": "SEQ_CLS"}, "query,value"),
     "bert down": (
         hf.BertForSequenceClassification,
@@ -225,6 +231,7 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bloom, "torch", SimpleNamespace(**{**vars(torch), "float32": torch.float64}))
     monkeypatch.setattr(bloom, "bloom_gelu_forward", functools.partial(F.gelu, approximate="tanh"))
     for owner in (
+        hf.models.olmo2.modeling_olmo2.Olmo2RMSNorm,
         hf.models.phi3.modeling_phi3.Phi3RMSNorm,
         hf.models.llama.modeling_llama.LlamaRMSNorm,
         hf.models.t5.modeling_t5.T5LayerNorm,

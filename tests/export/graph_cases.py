@@ -16,6 +16,7 @@ from heedful.config import (
     EncoderDecoderConfig,
     ExpertsConfig,
     ImageHead,
+    LanguageHead,
     LearnedPosition,
     ModelConfig,
     NoHead,
@@ -77,6 +78,34 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         DecoderConfig(
             embedding=WORDS,
             decoder=replace(STACK, causal=True, position=RotaryPosition(share=0.5), sublayers="parallel-shared"),
+        ),
+        "logits",
+    ),
+    "decoder, norms of outputs and over all heads": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(
+                STACK, causal=True, position=RotaryPosition(), kv_heads=2, qk_norm="all", placement="out", norm="rms"
+            ),
+        ),
+        "logits",
+    ),
+    "decoder, caps, offset norms, windows": (
+        DecoderConfig(
+            embedding=replace(WORDS, scale="sqrt-rounded"),
+            decoder=replace(
+                STACK,
+                depth=2,
+                causal=True,
+                position=RotaryPosition(),
+                kv_heads=2,
+                placement="sandwich",
+                norm="rms-offset",
+                score_cap=1.0,
+                scale=0.4,
+                window=(4, None),
+            ),
+            head=LanguageHead(logit_cap=2.0),
         ),
         "logits",
     ),
@@ -166,6 +195,14 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
     ),
     "pair, buckets": (
         EncoderDecoderConfig(source=WORDS, encoder=BUCKETS, decoder=replace(BUCKETS, causal=True, cross=True)),
+        "logits",
+    ),
+    "pictures, layer scale": (
+        VisionConfig(
+            patches=PatchConfig(image_size=(8, 12), patch_size=4, channels=2, mask_token=True),
+            encoder=replace(STACK, position=LearnedPosition(length=7), layer_scale=0.3, gated=True),
+            head=ImageHead(labels=3, tokens="class+mean"),
+        ),
         "logits",
     ),
     "pictures": (

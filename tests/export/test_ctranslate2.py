@@ -221,6 +221,11 @@ def test_models_that_the_engine_cannot_take_are_refused(tmp_path: Path) -> None:
             match=rf"runs only models that generate text from text, and .*{preset} does not; use --to onnx",
         ):
             export(folder, "ctranslate2", tmp_path / "out")
+    capped = heedful.presets.gemma2(16, 2, 4, 2, 24, head_dim=8)
+    capped = replace(capped, embedding=replace(capped.embedding, vocab_size=60))
+    folder = stored(heedful.create(capped, seed=0), tmp_path / "capped")
+    with pytest.raises(HeedfulError, match="reader of gemma2 leaves out caps of scores and logits, windows and"):
+        export(folder, "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

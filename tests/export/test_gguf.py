@@ -156,6 +156,9 @@ LLAMA = StackConfig(
     ff_bias=False,
     position=RotaryPosition(length=LENGTH),
 )
+OLMO2 = replace(LLAMA, placement="out", qk_norm="all")
+GEMMA2 = replace(LLAMA, placement="sandwich", norm="rms-offset", activation="gelu_tanh", head_dim=32)
+GEMMA2 = replace(GEMMA2, score_cap=1.5, window=(8, None))
 LLAMA3_ROPE = RotaryPosition(
     length=LENGTH, scaling="llama3", factor=8.0, original_length=32, low_frequency_factor=1.0, base=5e5
 )
@@ -171,6 +174,7 @@ class Case:
     architecture: str
     pre: str
     tied: bool = True
+    cap: float | None = None  # of logits
     spare: int = 0  # embeddings without a token
 
 
@@ -197,6 +201,8 @@ CASES = {
     ),
     "bloom": Case(BLOOM, bloom_tokenizer, "bloom", "bloom", tied=False, spare=3),
     "qwen3": Case(replace(LLAMA, qk_norm="head", head_dim=32), qwen_tokenizer, "qwen3", "qwen2"),
+    "gemma2": Case(GEMMA2, sentencepiece, "gemma2", "default", cap=3.0),
+    "olmo2": Case(replace(OLMO2, position=YARN), qwen_tokenizer, "olmo2", "qwen2"),
 }
 
 
@@ -205,9 +211,9 @@ def made(case: Case, folder: Path) -> Path:
     tokenizer = case.tokenizer()
     size = tokenizer.vocab_size + case.spare
     config: ModelConfig = DecoderConfig(
-        embedding=EmbeddingConfig(vocab_size=size),
+        embedding=EmbeddingConfig(vocab_size=size, scale="sqrt-rounded" if case.cap else "none"),
         decoder=case.stack,
-        head=LanguageHead(tied=case.tied),
+        head=LanguageHead(tied=case.tied, logit_cap=case.cap),
         special=SpecialTokens(pad=tokenizer.pad, start=tokenizer.start, end=(tokenizer.end or 0,)),
     )
     save(randomised(config), folder)
@@ -222,6 +228,7 @@ def randomised(config: ModelConfig) -> Model:
             noise = torch.randn(tensor.shape, generator=random)
             matrix = tensor.dim() == 2 and ".block." in name
             norm = tensor.dim() == 1 and name.endswith("weight")
+            noise = noise - 1 if norm and config.decoder.norm == "rms-offset" else noise
             tensor.copy_(
                 noise * (2 / tensor.size(-1) ** 0.5) if matrix else noise.sign() + noise / 4 if norm else noise / 3
             )
@@ -332,7 +339,7 @@ def check(opened: Engine, folder: Path, prompt: str, tolerance: float, except_fo
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.full(keep=9)
+@pytest.mark.full(keep=11)
 def test_llama_cpp_continues_as_we_do(case: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     one = CASES[case]
@@ -340,9 +347,9 @@ def test_llama_cpp_continues_as_we_do(case: str, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     told = export(folder, "gguf", file)
     assert (told["architecture"], told["tokenizer"], told["quantization"]) == (one.architecture, one.pre, "f32")
-    assert told["context_length"] == (2048 if one.architecture == "bloom" else one.stack.window or LENGTH)
+    assert told["context_length"] == {"bloom": 2048, "gemma2": LENGTH}.get(one.architecture, one.stack.window or LENGTH)
     marks = TEXTS[5:7] if one.pre == "tekken" else ()  # of which llama.cpp's pattern knows nothing
-    assert bool(told["notes"]) == (one.stack.window is not None or one.pre in ("qwen2", "tekken"))
+    assert bool(told["notes"]) == ((one.stack.window is not None and one.cap is None) or one.pre in ("qwen2", "tekken"))
     tolerance = 2e-2 if one.architecture in ("gpt2", "bloom") else 1e-3  # it looks GELU up in a float16 table
     with engine(file) as opened:
         check(opened, folder, PROMPT, tolerance, except_for=marks)
@@ -571,6 +578,12 @@ REFUSED = {
         replace(CASES["llama"], stack=replace(LLAMA, experts=ExpertsConfig())),
         "this model is of the layout mixtral; use --to onnx",
     ),
+    "bias of norms": (replace(CASES["olmo2"], stack=replace(OLMO2, attention_bias="all")), "olmo2 has no attention_b"),
+    "windows": (replace(CASES["gemma2"], stack=replace(GEMMA2, window=8)), "gemma2 has no other windows than"),
+    "caps": (replace(CASES["gemma2"], stack=replace(GEMMA2, score_cap=None)), "no scores or logits without a cap"),
+    "factor": (replace(CASES["gemma2"], stack=replace(GEMMA2, scale=0.25)), r"gemma2 has no scale of scores 0\.25"),
+    "untied": (replace(CASES["gemma2"], tied=False), "gemma2 has no output of its own"),
+    "size of heads": (replace(CASES["olmo2"], stack=replace(OLMO2, head_dim=32)), "olmo2 has no head_dim of its own"),
     "scaling": (
         replace(CASES["qwen2"], stack=replace(LLAMA, attention_bias="qkv", position=LLAMA3_ROPE)),
         "qwen2 has no llama3 rotary scaling",

@@ -69,6 +69,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
     "phi3": ("phi3", "Phi3ForCausalLM", LLAMA),
     "mixtral": ("mixtral", "MixtralForCausalLM", LLAMA | {"num_local_experts": 3}),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM", LLAMA),
+    "gemma2": ("gemma2", "Gemma2ForCausalLM", LLAMA | {"head_dim": 4, "sliding_window": 3}),
     "bert": ("bert", "BertForMaskedLM", BERT),
     "bert token": ("bert", "BertForTokenClassification", BERT | LABELS | {"classifier_dropout": 0.1}),
     "roberta": ("roberta", "RobertaForSequenceClassification", BERT | LABELS | {"pad_token_id": 1, "bos_token_id": 0}),
@@ -98,6 +100,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "vit": ("vit", "ViTForImageClassification", VIT),
     "deit": ("deit", "DeiTForImageClassificationWithTeacher", VIT),
+    "dinov2": ("dinov2", "Dinov2ForImageClassification", VIT | {"mlp_ratio": 2}),
     "ijepa": ("ijepa", "IJepaForImageClassification", VIT),
 }
 TASKS = tuple(tasks.TASKS)

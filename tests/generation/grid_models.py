@@ -1,4 +1,4 @@
-"""Tiny random ``transformers`` models of eleven families in float64, ours from their folders, and what both search.
+"""Tiny random ``transformers`` models of many families in float64, ours from their folders, and what both search.
 
 Every weight is random: norms of either sign (otherwise a tied head repeats its input), so that sentences end at
 different steps with one of three end tokens. Theirs decodes each prompt alone and without padding; ours all together.
@@ -68,11 +68,13 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
         hf.SwitchTransformersForConditionalGeneration,
         {**T5, "num_experts": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1},
     ),
+    "olmo2": (hf.Olmo2ForCausalLM, LLAMA),
     "bloom": (hf.BloomForCausalLM, BLOOM),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
 SPREAD |= {
+    "olmo2": 0.4,
     "switch_transformers": 0.6,
     "mixtral": 0.4,
     "bloom": 0.4,
@@ -86,6 +88,7 @@ SPREAD |= {
 TIED = {"switch_transformers": 0.3, "t5": 0.3, "bart": 1.0, "mbart": 1.0}
 LOUD = {"gpt2": 1.5, "llama": 1.0, "mistral": 1.2, "qwen3": 1.5, "t5": 2.0, "bart": 2.0, "marian": 1.2, "mbart": 2.0}
 LOUD |= {
+    "olmo2": 1.5,
     "switch_transformers": 2.0,
     "mixtral": 1.2,
     "bloom": 1.5,

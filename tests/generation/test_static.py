@@ -29,6 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
     **{name: {"position": name} for name in ("learned", *POSITIONS)},
     "grouped": {"position": "rotary", "kv_heads": 2},
     "grouped alibi": {"position": "alibi", "kv_heads": 1},
+    "norms over all heads": {"position": "rotary", "kv_heads": 2, "qk_norm": "all", "placement": "out"},
+    "capped": {"position": "rotary", "kv_heads": 2, "score_cap": 1.0, "norm": "rms-offset", "window": (5, None)},
     "window": {"position": "rotary", "window": 5},
     "window relative": {"position": "relative", "window": 4, "kv_heads": 2},
     "windows": {"position": "rotary", "window": (5, None), "kv_heads": 2},

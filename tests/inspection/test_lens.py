@@ -70,6 +70,8 @@ CONFIGS = {
     "pre": decoder(),
     "post, embedding norm": decoder(placement="post", embedding_norm=True),
     "sandwich, rms, rotary": decoder(placement="sandwich", norm="rms", position=RotaryPosition()),
+    "norms of outputs": decoder(placement="out", norm="rms", qk_norm="all", position=RotaryPosition()),
+    "layer scale": decoder(layer_scale=0.4, score_cap=1.5, norm="rms-offset"),
     "untied, bias": decoder(LanguageHead(tied=False, bias=True), position=AlibiPosition(), scale="sqrt"),
     "T5's scale": pair(head=LanguageHead(scale="sqrt"), norm="rms", scale="none", position=RelativePosition()),
     "the paper's": pair(placement="post", position=SinusoidalPosition()),

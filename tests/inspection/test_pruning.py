@@ -75,12 +75,14 @@ CONFIGS = {
     "decoder learned, relative": decoder(position=LearnedPosition(length=9, buckets=8, max_distance=6)),
     "decoder disentangled": decoder(position=DisentangledPosition(length=6, buckets=4)),
     "decoder window, sandwich": decoder(window=2, placement="sandwich", attention_bias="out"),
+    "decoder norms of outputs": decoder(placement="out", norm="rms"),
     "encoder post": encoder(placement="post", embedding_norm=True, position=SinusoidalPosition()),
     "encoder batch norm": encoder(norm="batch", position=SinusoidalPosition(order="halves")),
     "encoder without order": encoder(scale="none"),
     "pair sinusoidal": pair(placement="post", position=SinusoidalPosition()),
     "pair relative": pair(norm="rms", position=RelativePosition(), head_dim=4, scale="none", attention_bias="none"),
     "vision": vision(),
+    "vision, layer scale": vision(layer_scale=0.4),
     "vision distilled": vision("class+distillation", attention_bias="out"),
 }
 
@@ -405,6 +407,7 @@ def test_nothing_asked_is_a_copy() -> None:
             "slopes separate heads that share",
         ),
         (decoder(position="shaw"), {"heads": {0: [0]}}, "'shaw' positions of the decoder have weights for each head"),
+        (decoder(qk_norm="all"), {"heads": {0: [0]}}, "decoder norms the queries of all heads together"),
         (encoder(convolution=ConvolutionConfig()), {"layers": [0]}, "first block of the encoder has a convolution"),
         (pair(), {"heads": {"decoder.block.0.attention": [0], "decoder.block.1.attention": [0]}}, "would keep"),
     ],

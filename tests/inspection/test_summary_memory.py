@@ -176,6 +176,15 @@ def test_layers_without_a_kernel_are_named() -> None:
     assert "fused kernels everywhere" in str(heedful.summary("vit-micro"))
 
 
+def test_capped_attention_is_named() -> None:
+    info = heedful.summary(changed("gpt-micro", score_cap=2.0), length=8)
+    assert {(one.mode, one.because) for one in info.unfused} == {
+        ("prediction", "a soft cap of the scores"),
+        ("training", "a soft cap of the scores"),
+    }
+    assert "no fused kernel in prediction for a soft cap of the scores (4 layers" in str(info)
+
+
 def test_other_modules_in_their_own_type() -> None:
     layer = nn.TransformerEncoderLayer(32, 4, batch_first=True, dropout=0.1, dtype=torch.float64)
     info = heedful.summary(layer, input_shape=(2, 5, 32))

@@ -94,6 +94,8 @@ STACKS: dict[str, dict[str, Any]] = {
     "learned, relative": {"position": LearnedPosition(length=64, buckets=8)},
     "sinusoidal, post-norm": {"position": SinusoidalPosition(), "placement": "post", "activation": "gelu_tanh"},
     "sandwich": {"placement": "sandwich", "norm": "rms"},
+    "norms of outputs": {"placement": "out", "norm": "rms"},
+    "scale": {"scale": 1.5},
     "embedding norm": {"embedding_norm": True, "ff_dim": 100},
     "no bias in norms": {"norm_bias": False, "first_norm": False, "embedding_norm": True},
     "half rotated": {"position": RotaryPosition(share=0.5, scaling="yarn", factor=4.0, original_length=8)},
@@ -320,6 +322,24 @@ def test_a_step_of_every_kind_of_stack(stack: str, rows: int, calls: list[int]) 
     plain, fast = pair(stack)
     assert_steps_equal(plain, fast, rows, decoder_logits)
     assert calls == [rows] * 4
+
+
+NOT_COMPILED: dict[str, dict[str, Any]] = {
+    "norms over all heads": {"qk_norm": "all", "norm": "rms"},
+    "offset norms": {"norm": "rms-offset"},
+    "capped scores": {"score_cap": 0.5},
+    "layer scale": {"layer_scale": 0.5},
+}
+
+
+@pytest.mark.parametrize("stack", NOT_COMPILED)
+def test_parts_that_are_not_compiled_are_left_to_pytorch(
+    stack: str, monkeypatch: pytest.MonkeyPatch, calls: list[int]
+) -> None:
+    monkeypatch.setitem(STACKS, stack, NOT_COMPILED[stack])
+    plain, fast = pair(stack)
+    assert_steps_equal(plain, fast, 2, decoder_logits)
+    assert calls == []
 
 
 @pytest.mark.parametrize(("stack", "windows"), [("gpt", 1), ("window", 1), ("windows", 2)])

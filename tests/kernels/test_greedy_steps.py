@@ -124,6 +124,14 @@ def test_a_cache_that_has_to_grow(steps: list[int], monkeypatch: pytest.MonkeyPa
     assert STEPS in steps
 
 
+def test_capped_logits_are_left_to_single_steps(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create("llama")
+    model.head.cap = 0.5
+    found = assert_same(monkeypatch, model, IDS, max_new_tokens=20)
+    assert steps == []
+    assert found.logprobs.min() > -6  # 65 tokens, whose logits differ by 1 at most
+
+
 def by_a_hook(model: Any) -> None:
     model.head.register_forward_hook(lambda part, inputs, y: -y)
 

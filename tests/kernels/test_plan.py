@@ -311,7 +311,7 @@ def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "out"])
 def test_a_residual_calls_a_slot_that_is_filled_or_drops(placement: Any) -> None:
     stack = Stack(StackConfig(dim=16, depth=1, heads=4, placement=placement, dropout=DropoutRates(residual=0.5))).eval()
     x, residual = torch.randn(2, 3, 16), stack.block[0].attention_residual

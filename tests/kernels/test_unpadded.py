@@ -81,7 +81,9 @@ def check(stack: Stack, real: Tensor = REAL) -> None:
 
 
 MASKS = [(False, None), (True, None), (True, 2), (True, (None, 2))]
-NORMS = list(product(["pre", "post", "sandwich"], ["layer", "rms", "batch"]))  # a causal stack has no batch norm
+NORMS = list(
+    product(["pre", "post", "sandwich", "out"], ["layer", "rms", "rms-offset", "batch"])
+)  # a causal stack has no batch norm
 FIRST = [(*norm, *MASKS[number % 4 if norm[1] != "batch" else 0]) for number, norm in enumerate(NORMS)]
 KINDS = dict.fromkeys([*FIRST, *((*norm, *mask) for norm, mask in product(NORMS, MASKS) if norm[1] != "batch")])
 
@@ -101,9 +103,10 @@ def test_the_same_at_real_tokens(position: Position, placement: Any, norm: Any, 
 
 @torch.no_grad()
 @POSITIONS
-def test_grouped_queries_gates_and_norms_inside(position: Position) -> None:
+@pytest.mark.parametrize("qk_norm", ["head", "all"])
+def test_grouped_queries_gates_and_norms_inside(position: Position, qk_norm: Any) -> None:
     config = StackConfig(dim=16, depth=2, heads=4, kv_heads=2, head_dim=6, gated=True, activation="silu", norm="rms")
-    config = replace(config, attention_bias="none", ff_bias=False, qk_norm="head", embedding_norm=True)
+    config = replace(config, attention_bias="none", ff_bias=False, qk_norm=qk_norm, embedding_norm=True)
     check(loud(Stack(replace(config, position=position))))
 
 

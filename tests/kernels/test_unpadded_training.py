@@ -87,6 +87,8 @@ def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
         {},
         {"placement": "post", "embedding_norm": True},
         {"placement": "sandwich", "kv_heads": 2},
+        {"placement": "out", "norm": "rms", "qk_norm": "all"},
+        {"layer_scale": 0.5},
         {"position": RotaryPosition()},
         {"position": AlibiPosition()},
         {"position": RelativePosition()},
@@ -111,6 +113,8 @@ CLASSIFIED = pytest.mark.parametrize("real", [SOME_REAL, torch.ones_like(SOME_RE
     [
         {"placement": "post", "embedding_norm": True, "depth": 1},
         {"placement": "sandwich", "kv_heads": 2},
+        {"placement": "out", "norm": "rms", "qk_norm": "all"},
+        {"layer_scale": 0.5},
         {"position": RotaryPosition(), "norm": "rms"},
         {"position": AlibiPosition()},
         *({"position": position} for position in CONTENT),

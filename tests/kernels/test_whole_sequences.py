@@ -38,6 +38,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "heads of 96": {"head_dim": 96},
     "heads of 48": {"head_dim": 48},
     "sandwich": {"placement": "sandwich", "norm": "rms"},
+    "norms of outputs": {"placement": "out", "norm": "rms"},
 }
 LENGTHS = (37, 1, 20, 16, 6, 0)
 IDS = torch.arange(2 * 30).view(2, 30) % 59 + 1

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from heedful.config import AlibiPosition, DisentangledPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
-from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
+from heedful.layers import (
+    Alibi,
+    Attention,
+    Relative,
+    Rotary,
+    SoftCappedAttention,
+    attention_weights,
+    explicit_attention,
+    fused_attention,
+)
 from heedful.layers.attention import AttentionCache
 from heedful.layers.block import Block
 from heedful.stack import Stack
@@ -237,6 +246,49 @@ def test_shapes_and_types(shape: tuple[int, int, int], dtype: torch.dtype) -> No
     x, source = torch.randn(batch, queries, 12, dtype=dtype), torch.randn(batch, keys, 12, dtype=dtype)
     y = attention(x, source)
     assert (y.shape, y.dtype) == ((batch, queries, 12), dtype)
+
+
+def test_a_norm_of_all_heads_is_that_of_the_projection() -> None:
+    attention = double(Attention(24, heads=4, kv_heads=2, head_dim=5, qk_norm="all", norm_eps=1e-3))
+    x = torch.randn(2, 3, 24, dtype=torch.float64)
+    q, k = (
+        y / (y.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight
+        for y, norm in ((attention.query(x), attention.query_norm), (attention.key(x), attention.key_norm))
+    )
+    q, k, v = (y.unflatten(-1, (-1, 5)).transpose(1, 2) for y in (q, k, attention.value(x)))
+    mixed = explicit_attention(q, k, v, None, None, 5**-0.5)
+    assert_close(attention(x), attention.out(mixed.transpose(1, 2).flatten(2)))
+    assert (attention.query_norm.weight.shape, attention.key_norm.weight.shape) == ((20,), (10,))
+
+
+@pytest.mark.parametrize("heads", [4, 2, 1])
+@pytest.mark.parametrize("mask", [None, "causal", torch.tensor([[True, False, True]])])
+def test_a_soft_cap_by_its_equation(heads: int, mask: Any) -> None:
+    q, k, v = (
+        torch.randn(2, 4, 3, 8).double(),
+        torch.randn(2, heads, 3, 8).double(),
+        torch.randn(2, heads, 3, 8).double(),
+    )
+    bias = torch.randn(1, 4, 3, 3).double()
+    own_k, own_v = (x.repeat_interleave(4 // heads, 1) for x in (k, v))
+    scores = 1.5 * (0.7 * q @ own_k.mT / 1.5).tanh() + bias
+    allowed = torch.ones(3, 3).tril() if isinstance(mask, str) else torch.ones(3, 3) if mask is None else mask
+    expected = scores.masked_fill(allowed == 0, float("-inf")).softmax(-1) @ own_v
+    assert_close(SoftCappedAttention(1.5)(q, k, v, mask, bias, 0.7), expected)
+    assert (SoftCappedAttention(1.5)(q, k, v, torch.zeros(3, 3).bool(), None, 0.7) == 0).all()
+
+
+def test_a_stack_has_the_cap_and_the_scale_of_its_configuration() -> None:
+    config = StackConfig(dim=16, depth=1, heads=4, cross=True, score_cap=2.0, scale=0.3)
+    block = Block(config)
+    assert block.attention.attend == block.cross_attention.attend == SoftCappedAttention(2.0)
+    assert block.attention.scale == block.cross_attention.scale == 0.3
+    assert "attend=SoftCappedAttention(cap=2.0)" in str(block)
+
+
+def test_an_unknown_norm_of_queries_is_refused() -> None:
+    with pytest.raises(HeedfulError, match="unknown qk_norm 'heads'; did you mean 'head'"):
+        Attention(8, heads=2, qk_norm="heads")
 
 
 @pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])

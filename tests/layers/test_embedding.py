@@ -20,6 +20,15 @@ def test_tokens_scaled_and_segments_not() -> None:
     assert_close(layer(ids)[0], layer.token.weight[[3, 4]] * 3 + layer.segment.weight[0])
 
 
+def test_a_factor_rounded_to_the_type_of_the_rows() -> None:
+    layer, plain = (TokenEmbedding(20, 24, scale=scale).bfloat16() for scale in ("sqrt-rounded", "sqrt"))
+    ids = torch.arange(20)[None]
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(ids), layer.token.weight[None] * torch.tensor(24**0.5).bfloat16())
+    assert not torch.equal(layer(ids), plain(ids))
+    assert torch.equal(layer.float()(ids), plain.load_state_dict(layer.state_dict()) and plain.float()(ids))
+
+
 def test_a_factor_of_1_is_no_operation() -> None:
     layer, ids = TokenEmbedding(20, 9), torch.tensor([[3, 4]])
     assert layer(ids).grad_fn.name() == "EmbeddingBackward0"

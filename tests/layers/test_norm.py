@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from heedful.layers import BatchNorm, LayerNorm, RMSNorm
-from heedful.layers.norm import Identity
+from heedful.layers.norm import Identity, OffsetRMSNorm
 from tolerances import assert_close
 
 
@@ -21,6 +21,25 @@ def test_layer_and_rms_by_formula() -> None:
     variance = x.var(-1, unbiased=False, keepdim=True)
     assert_close(layer(x), (x - x.mean(-1, keepdim=True)) / (variance + 1e-3).sqrt() * weight + bias)
     assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight)
+
+
+@torch.no_grad()
+def test_an_offset_norm_is_a_norm_whose_weight_is_larger_by_one() -> None:
+    x, offset, rms = torch.randn(2, 3, 8, dtype=torch.float64), OffsetRMSNorm(8, 1e-3), RMSNorm(8, 1e-3)
+    assert not offset.weight.any()
+    offset.weight.normal_()
+    rms.weight.copy_(1 + offset.weight)
+    assert_close(offset(x.float()), rms(x.float()))
+    rms.double().weight.copy_(1 + offset.double().weight)
+    assert_close(offset(x), rms(x))
+
+
+@torch.no_grad()
+def test_an_offset_norm_keeps_the_bits_of_a_half_precision_weight() -> None:
+    norm, x = OffsetRMSNorm(8, 1e-6).bfloat16(), torch.randn(2, 3, 8).bfloat16()
+    norm.weight.fill_(2**-9)  # 1 + 2⁻⁹ is 1 in bfloat16
+    expected = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt() * (1 + 2**-9)
+    assert torch.equal(norm(x), expected.bfloat16())
 
 
 @pytest.mark.parametrize("kind", [LayerNorm, RMSNorm, Identity])

@@ -49,6 +49,8 @@ NAMES = (
     "qwen2",
     "qwen3",
     "phi3",
+    "olmo2",
+    "gemma2",
     "bert masked",
     "roberta masked",
     "distilbert sequence",
@@ -73,6 +75,8 @@ NAMES = (
     "vit image",
     "deit image",
     "ijepa image",
+    "dinov2 image",
+    "dinov2 gated",
 )
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")

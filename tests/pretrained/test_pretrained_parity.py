@@ -111,6 +111,17 @@ def test_pooler_is_optional(tmp_path: Path) -> None:
     assert load_file(tmp_path / "ours" / "model.safetensors").keys() == model.state_dict().keys()
 
 
+def test_a_new_head_on_a_body_that_was_trained_on_masked_patches(tmp_path: Path) -> None:
+    """It reads what that layout's classifier reads, so that theirs opens the model."""
+    reference("dinov2").float().save_pretrained(tmp_path / "body")
+    ours = load(tmp_path / "body", head="image", num_labels=3).eval()
+    assert save(ours, tmp_path / "ours") == "dinov2"
+    theirs = hf.Dinov2ForImageClassification.from_pretrained(tmp_path / "ours").eval()
+    x = torch.randn(2, 2, 12, 12)
+    with torch.no_grad():
+        assert distance(ours(x), theirs(x).logits, None) <= 1e-5
+
+
 def test_zero_logits_bias_is_none(tmp_path: Path) -> None:
     reference("marian").save_pretrained(tmp_path)
     assert load(tmp_path).config.head.bias

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import write
 
 import heedful
 from heedful import presets
@@ -120,6 +121,17 @@ def test_images_of_another_size(size: Any, tmp_path: Path) -> None:
     expected = theirs(pixels, interpolate_pos_encoding=True).logits
     assert_close(model(pixels), expected)
     save(model, tmp_path / "b")
+    assert_same_model(load(tmp_path / "b"), model, pixels)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (8, 8), (16, 24)])
+def test_images_of_another_size_for_a_model_that_interpolates_itself(size: tuple[int, int], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write("dinov2 image", tmp_path / "a")
+    model, pixels = load(tmp_path / "a", image_size=size), torch.randn(2, 2, *size)
+    theirs = transformers.Dinov2ForImageClassification.from_pretrained(tmp_path / "a").eval()
+    assert_close(model(pixels), theirs(pixels).logits)
+    assert save(model, tmp_path / "b") == ("dinov2" if len({*size}) == 1 else "heedful")  # theirs has squares alone
     assert_same_model(load(tmp_path / "b"), model, pixels)
 
 

@@ -15,6 +15,7 @@ import transformers as hf
 from transformers.models.bloom import modeling_bloom
 from transformers.models.deberta import modeling_deberta
 from transformers.models.deberta_v2 import modeling_deberta_v2
+from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gpt_neo import modeling_gpt_neo
 from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
@@ -88,6 +89,8 @@ LLAMA = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_atten
 LLAMA |= {"max_position_embeddings": 12, "rms_norm_eps": 1e-4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
 MIXTRAL = {**GROUPED, "num_local_experts": 3, "router_aux_loss_coef": 0.02, "router_jitter_noise": 0.1}
+GEMMA2 = {**GROUPED, "head_dim": 6, "query_pre_attn_scalar": 10, "sliding_window": 3}
+GEMMA2 |= {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
@@ -118,6 +121,8 @@ BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim":
 MBART = {**BART, "decoder_start_token_id": END, "scale_embedding": True}
 M2M = {**BART, "decoder_start_token_id": END, "attention_dropout": 0.2}
 DEIT = {**VIT, "image_size": 12}
+DINOV2 = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "patch_size": 4}
+DINOV2 |= {"image_size": 12, "num_channels": 2, "hidden_dropout_prob": 0.2, "layer_norm_eps": 1e-4}
 
 CAPTIONER_DECODER = {**GPT2, "model_type": "gpt2", "n_embd": 24, "is_decoder": True, "add_cross_attention": True}
 CAPTIONER = {"encoder": {**VIT, "model_type": "vit"}, "decoder": CAPTIONER_DECODER, "pad_token_id": 0}
@@ -257,6 +262,22 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "phi3 body": (hf.Phi3Model, {**PHI3, "num_key_value_heads": 1}),
     "phi3 sequence": (hf.Phi3ForSequenceClassification, {**PHI3, **NAMED}),
     "phi3 token": (hf.Phi3ForTokenClassification, {**PHI3, **NAMED}),
+    "olmo2": (hf.Olmo2ForCausalLM, GROUPED),
+    "olmo2 bias tied": (
+        hf.Olmo2ForCausalLM,
+        {**LLAMA, "attention_bias": True, "tie_word_embeddings": True, "hidden_act": "gelu", "rope_parameters": YARN},
+    ),
+    "olmo2 body": (hf.Olmo2Model, {**GROUPED, "head_dim": 6}),
+    "olmo2 sequence": (hf.Olmo2ForSequenceClassification, {**GROUPED, **NAMED}),
+    "gemma2": (hf.Gemma2ForCausalLM, GEMMA2),
+    "gemma2 untied": (
+        hf.Gemma2ForCausalLM,
+        {**GEMMA2, "tie_word_embeddings": False, "attention_bias": True, "hidden_activation": "silu"}
+        | {"layer_types": MIXED, "num_hidden_layers": 3, "final_logit_softcapping": None},
+    ),
+    "gemma2 body": (hf.Gemma2Model, {**GEMMA2, "attn_logit_softcapping": None, "query_pre_attn_scalar": 6}),
+    "gemma2 sequence": (hf.Gemma2ForSequenceClassification, {**GEMMA2, **NAMED}),
+    "gemma2 token": (hf.Gemma2ForTokenClassification, {**GEMMA2, **NAMED, "attention_dropout": 0.2}),
     "bert": (hf.BertModel, BERT),
     "bert masked": (hf.BertForMaskedLM, {**BERT, "hidden_act": "relu"}),
     "bert sequence": (hf.BertForSequenceClassification, {**BERT, **NAMED}),
@@ -423,6 +444,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
             "decoder": {**CAPTIONER_DECODER, "tie_word_embeddings": False},
         },
     ),
+    "dinov2": (hf.Dinov2Model, DINOV2),
+    "dinov2 gated": (hf.Dinov2ForImageClassification, {**DINOV2, **NAMED, "use_swiglu_ffn": True, "mlp_ratio": 3}),
+    "dinov2 image": (
+        hf.Dinov2ForImageClassification,
+        {**DINOV2, **NAMED, "qkv_bias": False, "hidden_act": "relu", "use_mask_token": False, "layerscale_value": 0.3},
+    ),
     "ijepa": (hf.IJepaModel, VIT),
     "ijepa relu": (hf.IJepaForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
     "ijepa image": (hf.IJepaForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
@@ -446,6 +473,8 @@ DECODERS = (
     "gptj",
     "phi3",
     "bloom",
+    "olmo2",
+    "gemma2",
 )
 
 
@@ -492,6 +521,11 @@ def routed(router: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     return logits, weights / weights.sum(-1, keepdim=True), choice
 
 
+def exactly_offset(norm: Any, x: torch.Tensor) -> torch.Tensor:
+    """The same of Gemma 2's."""
+    return (1 + norm.weight) * x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt()
+
+
 def sinusoids(positions: torch.Tensor, frequencies: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     """XLNet's sinusoids with frequencies rounded from float64: theirs are powers in float32, 1e-7 beside them."""
     dim = 2 * len(frequencies)
@@ -525,6 +559,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+        if dtype == torch.float64 and isinstance(part, modeling_gemma2.Gemma2RMSNorm):
+            part.forward = functools.partial(exactly_offset, part)
         if dtype == torch.float64 and isinstance(part, modeling_mixtral.MixtralTopKRouter):
             part.forward = functools.partial(routed, part)
             model.set_experts_implementation("eager")  # their grouped products have no float64
@@ -534,13 +570,18 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_modernbert.apply_rotary_pos_emb = modeling_llama.apply_rotary_pos_emb  # theirs rotates in float32
     modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
-    for module in (modeling_gpt_neo, modeling_gptj, modeling_bloom):  # whose scores are float32 otherwise
+    for module in (
+        modeling_gpt_neo,
+        modeling_gptj,
+        modeling_bloom,
+        modeling_gemma2,
+    ):  # whose scores are float32 otherwise
         module.torch = Exact() if dtype == torch.float64 else torch
     modeling_bloom._get_alibi_slopes = lambda heads, _: torch.tensor(Alibi(heads).slopes).to(dtype)
     modeling_bloom.bloom_gelu_forward = functools.partial(torch.nn.functional.gelu, approximate="tanh")
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
-    if kind in ("vit", "deit", "ijepa"):
+    if kind in ("vit", "deit", "dinov2", "ijepa"):
         out = model(pixels(model).to(dtype))
     elif kind == "vision-encoder-decoder":
         out = model(pixel_values=pixels(model).to(dtype), decoder_input_ids=TARGET)
@@ -601,7 +642,7 @@ def pixels(model: Any) -> torch.Tensor:
 
 
 def masks(case: str) -> dict[str, torch.Tensor | None]:
-    if case.startswith(("vi", "deit", "ijepa")):
+    if case.startswith(("vi", "deit", "dinov2", "ijepa")):
         return {"none": None}
     if case.startswith("xlnet sequence"):  # theirs reads the last column, be it padding
         return {"none": None, "left": MASK.flip(1)}

@@ -289,6 +289,13 @@ def test_one_chunk_without_rows_to_ignore_takes_few_operations(monkeypatch: pyte
     assert operations.names.count("masked_fill_") == 2
 
 
+def test_capped_logits_are_computed_at_once(chunks: list[int]) -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=True, logit_cap=0.5)), given(ignored=False)
+    logits = 0.5 * (F.linear(hidden, head.output.weight) / 0.5).tanh()
+    assert_close(output_loss(head, hidden, labels), F.cross_entropy(logits, labels, reduction="sum"))
+    assert chunks == []
+
+
 def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
     expected = output_loss(head, hidden, labels)

@@ -68,6 +68,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
     "phi3": ("Phi3ForCausalLM", LLAMA | {"sliding_window": 4}),
     "mixtral": ("MixtralForCausalLM", LLAMA | {"num_local_experts": 4}),
+    "olmo2": ("Olmo2ForCausalLM", LLAMA),
+    "gemma2": ("Gemma2ForCausalLM", LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 6, "sliding_window": 4}),
     "bert": ("BertForMaskedLM", COMMON | {"type_vocab_size": 2}),
     "roberta": ("RobertaForTokenClassification", COMMON | NAMED | {"type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": (
@@ -114,6 +116,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "vit": ("ViTForImageClassification", PICTURES),
     "deit": ("DeiTForImageClassificationWithTeacher", PICTURES),
+    "dinov2": (
+        "Dinov2ForImageClassification",
+        {key: value for key, value in PICTURES.items() if key != "intermediate_size"} | {"mlp_ratio": 2},
+    ),
     "ijepa": ("IJepaForImageClassification", PICTURES),
 }
 

@@ -33,6 +33,8 @@ PLAIN = {
     "m2m_100": ("M2M100Config", "M2M100ForConditionalGeneration"),
     "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration"),
 }
+# what the converter's reader of a layout leaves out
+MISREAD = {"gemma2": "caps of scores and logits, windows and the scale of scores"}
 # The converter has no error of its own for a model that it cannot read: which of these it is depends on where its
 # reader, which finds parts by their names, or the loading by ``transformers`` fails.
 UNREADABLE = (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError)
@@ -49,6 +51,8 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
         folder = Path(temporary) / "hf"
         folder.mkdir()
         layout = hugging_face.write(source, folder)["layout"]
+        if layout in MISREAD:
+            raise HeedfulError(f"CTranslate2's reader of {layout} leaves out {MISREAD[layout]}; use --to onnx or gguf")
         if not Tokenizer.has_files(folder):
             raise HeedfulError(
                 f"{source} has no tokenizer, and CTranslate2 needs its vocabulary; copy the tokenizer's files into "

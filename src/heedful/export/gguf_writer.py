@@ -36,6 +36,8 @@ ARCHITECTURES = {
     "qwen2": ("qwen2", "silu"),
     "qwen3": ("qwen3", "silu"),
     "bloom": ("bloom", "gelu_tanh"),
+    "olmo2": ("olmo2", "silu"),
+    "gemma2": ("gemma2", "gelu_tanh"),
 }
 FUSED = ("gpt2", "bloom")  # architectures whose queries, keys and values are one matrix
 UNLIMITED = 2048  # tokens of the context of a model without a number of positions: those that Bloom was trained with
@@ -55,10 +57,12 @@ BLOCK_NAMES = {
     "attention.query_norm": "attn_q_norm",
     "attention.key_norm": "attn_k_norm",
     "attention.out": "attn_output",
+    "attention_residual.out": "post_attention_norm",
     "feed_forward_residual.before": "ffn_norm",
     "feed_forward.gate": "ffn_gate",
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
+    "feed_forward_residual.out": "post_ffw_norm",
 }
 STORED = {"float16": "f16", "bfloat16": "bf16"}  # the type for a stored dtype; else f32
 RANGE = {"F16": 65504.0, "Q8_0": 127 * 65504.0, "Q4_0": 8 * 65504.0}  # largest weight of a type
@@ -121,10 +125,15 @@ def _architecture(model: Model) -> tuple[str, DecoderConfig]:
     scaling = stack.position.scaling if isinstance(stack.position, RotaryPosition) else "default"
     faults = [
         f"activation {stack.activation!r}" if stack.activation != activation else "",
-        "attention_bias" if architecture == "qwen3" and stack.attention_bias != "none" else "",
-        "llama3 rotary scaling" if architecture.startswith("qwen") and scaling == "llama3" else "",
+        "attention_bias" if architecture in ("qwen3", "olmo2", "gemma2") and stack.attention_bias != "none" else "",
+        "llama3 rotary scaling" if architecture.startswith(("qwen", "olmo2", "gemma2")) and scaling == "llama3" else "",
+        "head_dim of its own"
+        if architecture == "olmo2" and stack.head_dim not in (None, stack.dim / stack.heads)
+        else "",
         "ff_bias" if architecture.startswith("qwen") and stack.ff_bias else "",
     ]
+    if architecture == "gemma2":
+        faults += _faults_of_caps(config, config.head)
     if any(faults):
         raise HeedfulError(
             f"llama.cpp's {architecture} has no {' and no '.join(filter(None, faults))}; use --to hf or --to onnx"
@@ -132,13 +141,30 @@ def _architecture(model: Model) -> tuple[str, DecoderConfig]:
     return architecture, config
 
 
+def _faults_of_caps(config: DecoderConfig, head: LanguageHead) -> list[str]:
+    """Returns what llama.cpp does not compute of a model with soft caps, whose windows and scale it assumes."""
+    stack = config.decoder
+    window, head_dim = _window(stack), stack.head_dim or stack.dim // stack.heads
+    scaled = stack.dim / stack.heads if stack.depth == 46 else head_dim  # the 27B model, which it knows by its blocks
+    scale = head_dim**-0.5 if stack.scale == "sqrt" else stack.scale
+    return [
+        "" if stack.score_cap and head.logit_cap else "scores or logits without a cap",
+        "" if head.tied else "output of its own",
+        "" if scale == scaled**-0.5 else f"scale of scores {scale}",
+        ""
+        if stack.windows == tuple((window, None)[block % 2] for block in range(stack.depth))
+        else "other windows than that of every second block, from the first on",
+    ]
+
+
 def _context(config: DecoderConfig, read: int | None) -> int:
     """Returns the number of tokens of the context: those that the task reads, or the model's positions.
 
-    A window ends it, since llama.cpp's layouts here have no window.
+    A window ends it, since llama.cpp's layouts here have no window, but for the one with soft caps.
     """
+    window = None if config.decoder.score_cap else _window(config.decoder)
     positions = getattr(config.decoder.position, "length", read or UNLIMITED)  # ALiBi has no number of positions
-    return min(positions, read or positions, _window(config.decoder) or positions)
+    return min(positions, read or positions, window or positions)
 
 
 def _window(stack: StackConfig) -> int | None:
@@ -147,7 +173,7 @@ def _window(stack: StackConfig) -> int | None:
 
 
 def _notes(config: DecoderConfig, context: int) -> list[str]:
-    if context != _window(config.decoder):
+    if context != _window(config.decoder) or config.decoder.score_cap:
         return []
     return [
         f"llama.cpp computes this architecture without the sliding window of {_window(config.decoder)} tokens; the "
@@ -166,12 +192,15 @@ def _add_sizes(writer: Any, config: DecoderConfig, context: int) -> None:
     writer.add_block_count(stack.depth)
     writer.add_head_count(heads)
     writer.add_head_count_kv(stack.kv_heads or heads)
-    if stack.norm == "rms":
+    if stack.norm in ("rms", "rms-offset"):
         writer.add_layer_norm_rms_eps(stack.norm_eps)
     else:
         writer.add_layer_norm_eps(stack.norm_eps)
     if (window := _window(stack)) is not None:
         writer.add_sliding_window(window)
+    if stack.score_cap and isinstance(config.head, LanguageHead) and config.head.logit_cap:
+        writer.add_attn_logit_softcapping(stack.score_cap)
+        writer.add_final_logit_softcapping(config.head.logit_cap)
     if isinstance(stack.position, RotaryPosition):
         writer.add_key_length(head_size)
         writer.add_value_length(head_size)
@@ -247,9 +276,16 @@ def _add_special_tokens(writer: Any, task: TextGeneration, config: DecoderConfig
 
 
 def _tensors(model: Model, architecture: str, config: DecoderConfig) -> dict[str, Tensor]:
-    """Returns the tensors by GGUF's names; a tied output is left out, since llama.cpp then takes the embedding."""
+    """Returns the tensors by GGUF's names; a tied output is left out, since llama.cpp then takes the embedding.
+
+    Only for OLMo 2 llama.cpp asks for the output all the same.
+    """
     state, stack = saved_tensors(model), config.decoder
     tensors = {_name(name): state[name].detach() for name in tied_names(model)}
+    if architecture == "olmo2":
+        tensors.setdefault("output.weight", tensors["token_embd.weight"])
+    if stack.norm == "rms-offset":  # llama.cpp stores 1 + weight
+        tensors |= {name: 1 + tensor.float() for name, tensor in tensors.items() if name.endswith("_norm.weight")}
     for block in range(stack.depth):
         for part in ("weight", "bias"):
             q, k, v = (f"blk.{block}.attn_{letter}.{part}" for letter in "qkv")

@@ -176,6 +176,11 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     self_attentions = [path for path in removed_heads if path.endswith(".attention")]
     if attention.relative is not None and any(removed_heads[path] for path in self_attentions):
         _check_shared_positions(name, stack, attention.relative)
+    if config.qk_norm == "all" and any(removed_heads.values()):
+        raise HeedfulError(
+            f"the {name} norms the queries of all heads together (qk_norm is 'all'), so that no head can be pruned; "
+            "prune blocks or units of the feed-forward"
+        )
     group_size, size = attention.heads // attention.kv_heads, attention.head_dim
     tables = [path for path, part in stack.position.named_modules() if isinstance(part, Relative)]  # by head
     one_table = self_attentions if tables else []

@@ -87,17 +87,18 @@ class ObservedAttention:
         """Returns the output of ``attend`` (B, H, T, E), or the values weighted by the edited weights."""
         shared = (k, v, mask, bias)
         k, v, mask, bias = repeat_shared_rows(q, k, v, mask, bias)
-        if self.attention.attend not in KERNELS["attend"]:  # no softmax
+        cap = getattr(self.attention.attend, "cap", None)  # of ``SoftCappedAttention``
+        if cap is None and self.attention.attend not in KERNELS["attend"]:  # no softmax
             return self._custom(q, shared, (k, v, mask, bias), scale, dropout)
         if not any(self.taps.values()):
             for observer in self.observers:
-                _recompute(observer, q.detach(), k.detach(), mask, bias, scale)
+                _recompute(observer, q.detach(), k.detach(), mask, bias, scale, cap)
             return BATCH.attend(self.attention.attend, q, *shared, scale, dropout)
-        scores = self.taps["scores"](_precise_scores(q, k, mask, bias, scale))
+        scores = self.taps["scores"](_precise_scores(q, k, mask, bias, scale, cap))
         pattern = self.taps["pattern"](weights_of(scores))
         for observer in self.observers:
             if observer.kind in TERMS:
-                _recompute(observer, q.detach(), k.detach(), mask, bias, scale)
+                _recompute(observer, q.detach(), k.detach(), mask, bias, scale, cap)
             else:
                 _select(observer, (scores if observer.kind == "scores" else pattern).detach())
         return _mix(pattern, v, q.size(1), bias, dropout)
@@ -151,14 +152,16 @@ def _mix(pattern: Tensor, v: Tensor, heads: int, bias: Bias, dropout: float) -> 
     return add_value_rows(mixed, weights, bias).to(v.dtype)
 
 
-def _precise_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> Tensor:
+def _precise_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float, cap: float | None) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):
-        return attention_scores(precise(q), precise(k), mask, bias, scale)
+        return attention_scores(precise(q), precise(k), mask, bias, scale, cap)
 
 
 @torch.inference_mode(False)  # recorded tensors may be used in autograd
 @torch.no_grad()
-def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> None:
+def _recompute(
+    observer: WeightsObserver, q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float, cap: float | None
+) -> None:
     """Computes the weights of the observer's heads and queries, block by block."""
     heads = torch.as_tensor(range(q.size(1)) if observer.heads is None else observer.heads, device=q.device)
     keys = precise(k[:, heads // (q.size(1) // k.size(1))])
@@ -176,7 +179,7 @@ def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Mask, bias
             block_mask = None
         else:
             block_mask, block_bias = (mask_rows(x, queries, q.size(2), k.size(2), heads) for x in (mask, bias))
-        scores = _precise_scores(block_q, keys, block_mask, block_bias, scale)
+        scores = _precise_scores(block_q, keys, block_mask, block_bias, scale, cap)
         observer.receive(scores if observer.kind == "scores" else weights_of(scores), first)
 
 

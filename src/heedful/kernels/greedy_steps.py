@@ -189,6 +189,7 @@ def _is_supported(model: Any) -> bool:
         and embedding.token.weight.is_contiguous()
         and type(head) is LanguageModel
         and head.factor == 1.0
+        and head.cap is None
         and type(head.output) is CompiledLinear
         and head.output.weights is not None
         and type(stack.position) in POSITIONS

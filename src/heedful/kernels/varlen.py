@@ -45,7 +45,7 @@ UNBIASED = (
     Rotary,
     WindowedRotary,
 )  # position schemes without a bias on the scores
-TOKEN_NORMS = ("layer", "rms")  # norms of each token for itself; a registered norm may read the mask
+TOKEN_NORMS = ("layer", "rms", "rms-offset")  # norms of each token for itself; a registered norm may read the mask
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

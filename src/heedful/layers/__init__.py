@@ -4,7 +4,12 @@ norm · feedforward · experts · position · mask · attention · embedding · 
 """
 
 from heedful.layers.attention import Attention
-from heedful.layers.attention_kernels import attention_weights, explicit_attention, fused_attention
+from heedful.layers.attention_kernels import (
+    SoftCappedAttention,
+    attention_weights,
+    explicit_attention,
+    fused_attention,
+)
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.experts import Experts
 from heedful.layers.feedforward import FeedForward
@@ -42,6 +47,7 @@ __all__ = [
     "RelativeLayer",
     "Rotary",
     "Sinusoidal",
+    "SoftCappedAttention",
     "Terms",
     "TokenEmbedding",
     "attention_weights",

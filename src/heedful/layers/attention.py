@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from heedful.config import LearnedPosition, NoPosition, SinusoidalPosition, StackConfig
 from heedful.errors import HeedfulError, lookup
-from heedful.layers.attention_kernels import Attend, Bias, fused_attention, is_registered
+from heedful.layers.attention_kernels import Attend, Bias, SoftCappedAttention, fused_attention, is_registered
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, check_boolean
-from heedful.layers.norm import Identity, RMSNorm
+from heedful.layers.norm import HeadsNorm, Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
 from heedful.layers.relative import RelativeLayer, SharedTerms, relative_layer_of
 from heedful.layers.row_layout import BATCH, AttendWithTerms, RowLayout
@@ -66,8 +66,9 @@ class Attention(nn.Module):
         kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
         head_dim: size of a head; default dim / heads.
         bias: which projections have a bias: "all", "all-but-key", "qkv", "out", "none".
-        scale: "sqrt", or "none" for unscaled scores (T5).
-        qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
+        scale: "sqrt", "none" for unscaled scores (T5), or the factor of the scores.
+        qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3), "all" one on all heads of a token
+            together (OLMo 2).
         norm_eps: epsilon of that norm.
         dropout: dropout probability of the attention weights in training.
         attend: computes softmax(scale · q kᵀ + bias) v. A registered attention may compute something else, and a plan
@@ -101,7 +102,7 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: str = "all",
-        scale: str = "sqrt",
+        scale: str | float = "sqrt",
         qk_norm: str = "none",
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
@@ -121,9 +122,10 @@ class Attention(nn.Module):
         self.key = Linear(dim, self.kv_heads * self.head_dim, bias=key_bias)
         self.value = Linear(dim, self.kv_heads * self.head_dim, bias=qv_bias)
         self.out = Linear(self.heads * self.head_dim, dim, bias=out_bias)
-        self.query_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()
-        self.key_norm = RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity()
-        self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
+        self.query_norm = _qk_norm(qk_norm, self.heads, self.head_dim, norm_eps)
+        self.key_norm = _qk_norm(qk_norm, self.kv_heads, self.head_dim, norm_eps)
+        scales = {"sqrt": self.head_dim**-0.5, "none": 1.0}
+        self.scale = lookup(scales, scale, "attention scale") if isinstance(scale, str) else scale
         self.dropout = dropout
         self.attend = attend
         self.relative = relative
@@ -138,6 +140,7 @@ class Attention(nn.Module):
     @classmethod
     def of(cls, config: StackConfig, *, cross: bool = False) -> Attention:
         """Returns the self-attention, or the cross-attention, of a stack's blocks, from its configuration."""
+        attend: Attend = ATTENTIONS.get(config.attention, fused_attention)
         attention = cls(
             config.dim,
             config.heads,
@@ -148,7 +151,7 @@ class Attention(nn.Module):
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
             dropout=config.dropout.attention,
-            attend=ATTENTIONS.get(config.attention, fused_attention),
+            attend=attend if config.score_cap is None else SoftCappedAttention(config.score_cap),
             relative=None if cross else relative_layer_of(config),
         )
         if not cross:
@@ -245,3 +248,10 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
+
+
+def _qk_norm(kind: str, heads: int, head_dim: int, eps: float) -> nn.Module:
+    """Returns the norm of queries or keys (..., H, T, E)."""
+    made: dict[str, Callable[[], nn.Module]]
+    made = {"head": partial(RMSNorm, head_dim, eps), "all": partial(HeadsNorm, heads * head_dim, eps), "none": Identity}
+    return lookup(made, kind, "qk_norm")()

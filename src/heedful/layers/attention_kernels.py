@@ -6,6 +6,7 @@ Shapes: B sequences, T queries, S keys, H query heads, K key-value heads (K divi
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -72,10 +73,15 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None, sca
     return weights_of(attention_scores(q, k, mask, bias, scale))
 
 
-def attention_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float) -> Tensor:
-    """Attention scores (B, H, T, S): scale · q kᵀ + bias, −∞ where attention is not allowed."""
-    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).transpose(-2, -1)
+def attention_scores(q: Tensor, k: Tensor, mask: Mask, bias: Bias, scale: float, cap: float | None = None) -> Tensor:
+    """Attention scores (B, H, T, S): scale · q kᵀ, capped if there is a ``cap``, + bias; −∞ where the mask forbids."""
+    scores = soft_cap(scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).transpose(-2, -1), cap)
     return scores + (bias.bias(q, k, scale, mask) if isinstance(bias, ScoreTerms) else float_mask(mask, scores, bias))
+
+
+def soft_cap(x: Tensor, cap: float | None) -> Tensor:
+    """Returns c · tanh(x / c), which lies in ±c, for the cap c; ``x`` itself for None."""
+    return x if cap is None else (x / cap).tanh() * cap
 
 
 def weights_of(scores: Tensor) -> Tensor:
@@ -96,6 +102,29 @@ def explicit_attention(
     """
     weights = F.dropout(attention_weights(q, k, mask, bias, scale), dropout)
     return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+
+
+@dataclass(frozen=True)
+class SoftCappedAttention:
+    """Attention with a soft cap c of the scores, written out: softmax(c · tanh(scale · q kᵀ / c) + bias) v.
+
+    Gemma 2, 2024, section 2. PyTorch has no fused kernel for it, so that all weights are stored.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
+    >>> expected = explicit_attention(q, k, v, None, None, 1.0)
+    >>> torch.allclose(SoftCappedAttention(1e4)(q, k, v, None, None, 1.0), expected, atol=1e-4)
+    True
+    """
+
+    cap: float
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, dropout: float = 0.0
+    ) -> Tensor:
+        """Returns the values mixed by the weights, (B, H, T, E)."""
+        k, v, mask, bias = repeat_shared_rows(q, k, v, mask, bias)
+        weights = F.dropout(weights_of(attention_scores(q, k, mask, bias, scale, self.cap)), dropout)
+        return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
 
 
 def float_mask(mask: Mask, scores: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -20,7 +20,7 @@ from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.experts import Expert, Experts
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, MaskFunction, bidirectional, causal, own_positions, stack_mask
-from heedful.layers.norm import NORMS, Identity
+from heedful.layers.norm import NORMS, Identity, LayerScale
 from heedful.layers.position import PositionEncoding
 from heedful.layers.row_layout import BATCH, RowLayout
 
@@ -74,15 +74,18 @@ def every_slot(
 class Residual(nn.Module):
     """Residual connection around a sublayer f, with norms: after(x + drop_path(dropout(out(f(before(x)))))).
 
-    Of the three norms, post-norm (Vaswani et al. 2017) has ``after``, pre-norm (Xiong et al. 2020) ``before``, and
-    sandwich norm (Ding et al. 2021) ``before`` and ``out``; the others are identities. ``drop_path`` drops nothing
-    until ``heedful.stack.set_drop_path`` gives it a rate.
+    Of the three norms, post-norm (Vaswani et al. 2017) has ``after``, pre-norm (Xiong et al. 2020) ``before``, sandwich
+    norm (Ding et al. 2021) ``before`` and ``out``, and OLMo 2 (2025) ``out``; the others are identities. Layer scale
+    (Touvron et al. 2021b) is an ``out``. ``drop_path`` drops nothing until ``heedful.stack.set_drop_path`` gives it a
+    rate.
     """
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.before = norm_of(config) if config.placement in ("pre", "sandwich") else Identity()
-        self.out = norm_of(config) if config.placement == "sandwich" else Identity()
+        self.out: nn.Module = norm_of(config) if config.placement in ("sandwich", "out") else Identity()
+        if config.layer_scale is not None:
+            self.out = LayerScale(config.dim, config.layer_scale)
         self.after = norm_of(config) if config.placement == "post" else Identity()
         self.dropout = Dropout(config.dropout.residual)
         self.drop_path = DropPath()

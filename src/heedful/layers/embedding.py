@@ -27,9 +27,11 @@ def check_ids(ids: Tensor, rows: int) -> None:
 class TokenEmbedding(nn.Module):
     """Token embedding: a row for each id, multiplied by √dim with ``scale="sqrt"`` (Vaswani et al. 2017, section 3.4).
 
+    With "sqrt-rounded" √dim is rounded to the type of the rows before it multiplies them (Gemma 2).
+
     Args:
         vocab_size, dim: rows and columns of the table.
-        scale: "sqrt" or "none".
+        scale: "sqrt", "sqrt-rounded" or "none".
         segments: number of segments (BERT's sentence A and B); their embedding is added.
         bigrams: number of rows b for hashed pairs of neighbouring tokens; row (1,000,003 · id before + id) mod b is
             added (Joulin et al. 2017, section 2.1). The id before the first token is 0, that of our padding.
@@ -55,7 +57,8 @@ class TokenEmbedding(nn.Module):
         self.segment = nn.Embedding(segments, dim) if segments else None
         self.bigram = nn.Embedding(bigrams, dim) if bigrams else None
         self.query = nn.Parameter(torch.zeros(1, dim)) if query else None
-        self.factor = lookup({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
+        self.factor = lookup({"sqrt": dim**0.5, "sqrt-rounded": dim**0.5, "none": 1.0}, scale, "embedding scale")
+        self.rounds_factor = scale == "sqrt-rounded"
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:
@@ -81,7 +84,7 @@ class TokenEmbedding(nn.Module):
             check_ids(ids, self.token.num_embeddings)
             raise
         if self.factor != 1.0:
-            x = x * self.factor
+            x = x * (x.new_full((), self.factor) if self.rounds_factor else self.factor)
         if self.bigram is not None:
             before = nn.functional.pad(ids, (1, -1))  # torch.export cannot trace ids[:, :-1] for all lengths
             x = x + self.bigram((PAIR_FACTOR * before.long() + ids) % self.bigram.num_embeddings)
@@ -111,12 +114,14 @@ class PatchEmbedding(nn.Module):
         patch_size: int = 16,
         channels: int = 3,
         prefix: str = "class",
+        mask_token: bool = False,
     ) -> None:
         super().__init__()
         config = PatchConfig(image_size=image_size, patch_size=patch_size, channels=channels, prefix=prefix)  # type: ignore[arg-type]  # checked there
         self.shape = (channels, *image_size)
         self.projection = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
         self.prefix = nn.Parameter(torch.zeros(1, config.prefix_tokens, dim)) if config.prefix_tokens else None
+        self.mask = nn.Parameter(torch.zeros(1, dim)) if mask_token else None  # stored, not used
 
     @classmethod
     def of(cls, config: PatchConfig, dim: int) -> PatchEmbedding:
@@ -127,6 +132,7 @@ class PatchEmbedding(nn.Module):
             patch_size=config.patch_size,
             channels=config.channels,
             prefix=config.prefix,
+            mask_token=config.mask_token,
         )
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from heedful.config import (
     SequenceHead,
     SpanHead,
     TokenHead,
+    VisionConfig,
     with_head,
 )
 from heedful.errors import HeedfulError, nearest
@@ -52,7 +53,8 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
     """Returns the configuration of the head named ``head``, with ``num_labels`` classes; None is the model's own head.
 
     A sequence head pools as is usual in the family: a decoder uses the last token, an encoder its class token, passed
-    through the pooler if the configuration has one.
+    through the pooler if the configuration has one. An image head reads the mean of the patches too if the model was
+    trained on masked patches, as DINOv2.
     """
     chosen = config.head
     if head is not None:
@@ -64,6 +66,8 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
                 has_pooler = isinstance(config, EncoderConfig) and config.head == NoHead(pooler=True)
                 class_token = config.class_token if isinstance(config, EncoderConfig) else "first"
                 chosen = replace(chosen, pooler=has_pooler, pooling=class_token)
+        if isinstance(chosen, ImageHead) and isinstance(config, VisionConfig) and config.patches.mask_token:
+            chosen = replace(chosen, tokens="class+mean")
     if num_labels is None:
         return chosen
     if not isinstance(chosen, SequenceHead | TokenHead | ImageHead):

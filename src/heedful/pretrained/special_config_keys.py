@@ -11,10 +11,12 @@ from heedful.config import DISTANCES, PatchConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import (
     ACTIVATIONS,
+    LAYER_TYPES,
     AnyConfigKey,
     ConfigKey,
     Inexpressible,
     OnlyValue,
+    SizeKey,
     StoredTensor,
     TokenIdKey,
     WrittenKey,
@@ -187,6 +189,47 @@ class PatchTokensKey(ConfigKey):
         """Writes nothing, because the sizes imply the number of positions."""
 
 
+@dataclass(frozen=True)
+class SquareImageKey(SizeKey):
+    """Key of ``config.json`` with the side of square images; positions of others would be interpolated at each call."""
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our image size; raises ``HeedfulError`` for two different sides."""
+        super().read(hub, ours, stored)
+        if len({*ours[self.fields[0]]}) > 1:
+            raise HeedfulError(f"{self.hub_name} is {hub[self.hub_name]!r}; only squares are supported")
+
+
+@dataclass(frozen=True)
+class FeedForwardRatioKeys(ConfigKey):
+    """Keys of DINOv2's feed-forward network: ``mlp_ratio``, ``use_swiglu_ffn``, and ``hidden_act`` of one without gate.
+
+    With a gate, two thirds of the width remain, rounded up to a multiple of 8.
+    """
+
+    hub_name: str = "mlp_ratio"
+    ours: str = "encoder.ff_dim"
+    default: int = 4
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets width, gate and activation."""
+        super().read(hub, ours, stored)
+        width = ours[self.ours] * ours["encoder.dim"]
+        gated = checked("use_swiglu_ffn", hub.get("use_swiglu_ffn", False), False)
+        ours |= {self.ours: (int(width * 2 / 3) + 7) // 8 * 8 if gated else width, "encoder.gated": gated}
+        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS).read(hub, ours, stored)
+        if gated:
+            ours["encoder.activation"] = "silu"
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the keys; the ratio is the nearest, which gives another width if none is expressible."""
+        gated = ours["encoder.gated"]
+        ratio = ours[self.ours] * (1.5 if gated else 1.0) / ours["encoder.dim"]
+        hub |= {self.hub_name: max(1, round(ratio)), "use_swiglu_ffn": gated}
+        if not gated:
+            ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS).write(ours, hub)
+
+
 def one_window(ours: Flat, path: str) -> tuple[int | None, list[int | None]]:
     """Returns the window that some blocks have, and the pattern of blocks; ``Inexpressible`` for several windows."""
     window = ours.get(path)
@@ -213,11 +256,7 @@ class WindowKeys(ConfigKey):
         kinds = hub.get("layer_types")
         if kinds is None:
             kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(ours["decoder.depth"])]
-        if len(checked("layer_types", kinds, [])) != ours["decoder.depth"]:
-            raise HeedfulError(
-                f"layer_types has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one word "
-                "per layer"
-            )
+        kinds = _one_a_layer(kinds, ours["decoder.depth"])
         if window is not None and "sliding_attention" in kinds:
             size = checked(self.hub_name, window, self.default)
             ours[self.ours] = [size if kind == "sliding_attention" else None for kind in kinds]
@@ -304,6 +343,61 @@ class TwoBasesKeys(ConfigKey):
         RotaryKeys(ours=self.ours).write(ours, hub)
         banded = {"rope_theta": ours[f"{self.ours}.window_base"], "rope_type": "default"}
         hub[self.hub_name] = {"full_attention": hub[self.hub_name], "sliding_attention": banded}
+
+
+@dataclass(frozen=True)
+class AlternatingWindowKeys(ConfigKey):
+    """Keys of Gemma 2's sliding attention window: ``sliding_window`` and ``layer_types``.
+
+    By default every second layer has the window, from the first on.
+    """
+
+    hub_name: str = "sliding_window"
+    ours: str = "decoder.window"
+    default: int = 4096
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our window of each block."""
+        depth, size = ours["decoder.depth"], checked(self.hub_name, hub.get(self.hub_name, self.default), self.default)
+        kinds = hub.get("layer_types") or [LAYER_TYPES[1 - layer % 2] for layer in range(depth)]
+        ours[self.ours] = [size if kind == "sliding_attention" else None for kind in _one_a_layer(kinds, depth)]
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the size of the window, and each layer's type: sliding or full attention."""
+        size, pattern = one_window(ours, self.ours)
+        kinds = [LAYER_TYPES[window is not None] for window in pattern]
+        hub[self.hub_name] = self.default if size is None else size
+        hub["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["decoder.depth"])]
+
+
+def _one_a_layer(kinds: list[Any], depth: int) -> list[Any]:
+    """Returns the types of the layers; raises ``HeedfulError`` unless there is one for each layer."""
+    if len(checked("layer_types", kinds, [])) != depth:
+        raise HeedfulError(
+            f"layer_types has {len(kinds)} words, but the model has {depth} layers; give one word per layer"
+        )
+    return kinds
+
+
+@dataclass(frozen=True)
+class ScoreScaleKey(ConfigKey):
+    """Key with the whole number whose square root divides the scores: our "sqrt" if it is the size of a head."""
+
+    hub_name: str = "query_pre_attn_scalar"
+    ours: str = "decoder.scale"
+    default: int = 256
+
+    def read(self, hub: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our scale."""
+        super().read(hub, ours, stored)
+        ours[self.ours] = "sqrt" if ours[self.ours] == ours["decoder.head_dim"] else ours[self.ours] ** -0.5
+
+    def write(self, ours: Flat, hub: dict[str, Any]) -> None:
+        """Sets the key to the number that gives our scale."""
+        scale = 1.0 if ours[self.ours] == "none" else ours[self.ours]
+        hub[self.hub_name] = ours["decoder.head_dim"] if scale == "sqrt" else round(scale**-2)
+        if scale not in ("sqrt", hub[self.hub_name] ** -0.5):
+            raise Inexpressible(self.ours)
 
 
 @dataclass(frozen=True)

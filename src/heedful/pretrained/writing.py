@@ -175,7 +175,7 @@ def check_parts(model: Model) -> None:
                 f"{path or 'the model'} was replaced ({type(part).__name__}), but the configuration does not name the "
                 "new part: a folder would lose it; register it (heedful.register) and name it in the configuration"
             )
-        if isinstance(part, Attention) and part.attend not in KERNELS["attend"]:
+        if isinstance(part, Attention) and part.attend not in (*KERNELS["attend"], getattr(expected, "attend", None)):
             if isinstance(part.attend, RegisteredAttention) and part.attend.__name__ in ATTENTIONS:
                 continue
             name = getattr(part.attend, "__name__", type(part.attend).__name__)

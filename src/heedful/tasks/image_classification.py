@@ -23,6 +23,7 @@ from heedful.heads import head_of
 from heedful.metrics.classification import ClassifierScores, Mistakes, is_in_top_k
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
+from heedful.models.create import head_config
 from heedful.models.initial_weights import initialise
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
@@ -169,7 +170,7 @@ class ImageClassification(Task):
         own = stored_label_names(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
-            linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
+            linear = replace(_usual_head(config), labels=len(names), hidden=0)
             model.config = replace(config, head=linear)
             with seeded(settings.seed or 0):
                 model.head = head_of(linear, model.main.dim, prefix_tokens=config.patches.prefix_tokens)
@@ -197,8 +198,8 @@ class ImageClassification(Task):
         config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
         patches = patches_with_settings(config.patches, self.preprocessing, settings.model)
         stack = with_positions(with_settings(config.encoder, settings.model, None), patches.tokens)
-        hidden = config.head.hidden if isinstance(config.head, ImageHead) else 0
-        head = ImageHead(labels=len(self.labels), hidden=hidden)
+        usual = _usual_head(config)
+        head = ImageHead(labels=len(self.labels), hidden=usual.hidden, tokens=usual.tokens)
         return replace(config, patches=patches, encoder=stack, head=head)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
@@ -365,6 +366,13 @@ def mirrored_logits(model: Model, pixels: Tensor, mirror: bool) -> Tensor:
     if not mirror:
         return logits
     return torch.logaddexp(logits.log_softmax(-1), model(pixels.flip(-1)).float().log_softmax(-1)) - math.log(2)
+
+
+def _usual_head(config: VisionConfig) -> ImageHead:
+    """Returns the configuration of a model's classifier, or of the usual one for a model that has another head."""
+    head = config.head if isinstance(config.head, ImageHead) else head_config(config, "image")
+    assert isinstance(head, ImageHead)
+    return head
 
 
 def _label_names(rows: Sequence[Row]) -> list[str]:

@@ -266,7 +266,9 @@ def output_loss(
 
 
 def _plain(head: Any) -> bool:
-    """Returns True for a head over a vocabulary without replaced or observed parts."""
+    """Returns True for a head over a vocabulary without a cap of its logits, replaced or observed parts."""
     if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not Linear or is_observed(head):
+        return False
+    if getattr(head, "cap", None) is not None:
         return False
     return slot_of(head.output) is not None

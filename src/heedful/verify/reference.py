@@ -85,7 +85,11 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
         for part in model.modules():
             if hasattr(part, "variance_epsilon"):  # their own norms always compute in float32
                 part.register_forward_hook(_layer_norm if hasattr(part, "bias") else _rms_norm)
+            if hasattr(part, "_norm") and hasattr(part, "eps"):  # so does one whose weight is stored minus 1
+                part.register_forward_hook(_offset_rms_norm)
             module: Any = sys.modules[type(part).__module__]
+            if hasattr(part, "attn_logit_softcapping"):  # and the softmax of capped scores
+                module.eager_attention_forward = _capped_attention  # gives the same bits in float32
             if hasattr(module, "scaled_size_sqrt"):  # DeBERTa's scale of the scores is float32 too
                 module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
             if hasattr(module, "_get_alibi_slopes"):  # Bloom: slopes are powers in float32, GELU has 8 digits of √(2/π)
@@ -137,6 +141,23 @@ def _router_weights(part: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor
     logits, _, _ = output
     weights, choice = logits.softmax(-1).topk(part.top_k)
     return logits, weights / weights.sum(-1, keepdim=True), choice
+
+
+def _offset_rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    (x,) = inputs
+    return (1 + part.weight) * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.eps)
+
+
+def _capped_attention(
+    part: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, scaling: float, softcap: float | None, **_: Any
+) -> tuple[Tensor, Tensor]:
+    k, v = (x.repeat_interleave(part.num_key_value_groups, dim=1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) * scaling
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    scores = scores if mask is None else scores + mask
+    weights = scores.softmax(-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
+    return (weights @ v).transpose(1, 2).contiguous(), weights
 
 
 def _score_scale(q: Tensor, terms: int) -> Tensor:

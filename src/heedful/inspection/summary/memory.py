@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from heedful.config import EncoderDecoderConfig, ModelConfig, StackConfig, VisionConfig, patches_of
 from heedful.inspection.summary.table import CacheBytes, Memory, Unfused
+from heedful.layers.attention import Attention
+from heedful.layers.attention_kernels import SoftCappedAttention
 
 Storage = torch.UntypedStorage
 ATTEND = F.scaled_dot_product_attention
@@ -124,8 +126,10 @@ class _CpuAttention(TorchFunctionMode):
             hook.remove()
         super().__exit__(*error)
 
-    def _enter(self, path: str, *_: Any) -> None:
+    def _enter(self, path: str, part: nn.Module, *_: Any) -> None:
         self.running.append(path)
+        if isinstance(part, Attention) and isinstance(part.attend, SoftCappedAttention):
+            self.unfused.append(Unfused(path, self.mode, self.dtype, "a soft cap of the scores"))
 
     def _leave(self, *_: Any) -> None:
         self.running.pop()

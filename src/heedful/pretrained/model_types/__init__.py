@@ -16,8 +16,10 @@ from heedful.pretrained.model_types.bert import BERT
 from heedful.pretrained.model_types.bloom import BLOOM
 from heedful.pretrained.model_types.deberta_v2 import DEBERTA, DEBERTA_V2
 from heedful.pretrained.model_types.deit import DEIT
+from heedful.pretrained.model_types.dinov2 import DINOV2
 from heedful.pretrained.model_types.distilbert import DISTILBERT
 from heedful.pretrained.model_types.electra import ELECTRA
+from heedful.pretrained.model_types.gemma2 import GEMMA2
 from heedful.pretrained.model_types.gpt2 import GPT2
 from heedful.pretrained.model_types.gpt_neo import GPT_NEO
 from heedful.pretrained.model_types.gpt_neox import GPT_NEOX
@@ -30,6 +32,7 @@ from heedful.pretrained.model_types.mbart import MBART
 from heedful.pretrained.model_types.mixtral import MIXTRAL
 from heedful.pretrained.model_types.modernbert import MODERNBERT
 from heedful.pretrained.model_types.mpnet import MPNET
+from heedful.pretrained.model_types.olmo2 import OLMO2
 from heedful.pretrained.model_types.openai_gpt import OPENAI_GPT
 from heedful.pretrained.model_types.opt import OPT
 from heedful.pretrained.model_types.pegasus import PEGASUS
@@ -42,7 +45,23 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.model_types.xlnet import XLNET
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, PHI3, BLOOM, MIXTRAL)
+DECODERS = (
+    GPT2,
+    GPT_NEO,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    OPENAI_GPT,
+    OPT,
+    GPT_NEOX,
+    GPTJ,
+    PHI3,
+    BLOOM,
+    MIXTRAL,
+    OLMO2,
+    GEMMA2,
+)
 ENCODERS = (
     BERT,
     ROBERTA,
@@ -58,7 +77,7 @@ ENCODERS = (
     MODERNBERT,
 )
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER, MBART, MT5, M2M_100, PEGASUS, SWITCH_TRANSFORMERS)
-VISION = (VIT, DEIT, IJEPA)
+VISION = (VIT, DEIT, IJEPA, DINOV2)
 MODEL_TYPES: dict[str, ModelType] = {
     model_type.name: model_type for model_type in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)
 }

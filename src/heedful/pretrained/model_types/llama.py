@@ -31,7 +31,7 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     TokenIdKey("pad_token_id", "special.pad", None),
     *required_values(is_causal=True),  # embedding models with bidirectional attention have false
 )
-RULES: tuple[Rule, ...] = (
+COMMON_RULES: tuple[Rule, ...] = (  # of other model types too, whose norms differ
     Drop(THEIR_LAYER + ".self_attn.rotary_emb.inv_freq"),  # computed
     Rename("embed_tokens.weight", "embedding.token.weight"),
     Rename(THEIR_LAYER + ".input_layernorm.{p}", OUR_BLOCK + ".attention_residual.before.{p}"),
@@ -41,11 +41,14 @@ RULES: tuple[Rule, ...] = (
     Rename(THEIR_LAYER + ".self_attn.o_proj.{p}", OUR_BLOCK + ".attention.out.{p}"),
     Rename(THEIR_LAYER + ".self_attn.q_norm.weight", OUR_BLOCK + ".attention.query_norm.weight"),
     Rename(THEIR_LAYER + ".self_attn.k_norm.weight", OUR_BLOCK + ".attention.key_norm.weight"),
-    Rename(THEIR_LAYER + ".post_attention_layernorm.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
     Rename(THEIR_LAYER + ".mlp.gate_proj.{p}", OUR_BLOCK + ".feed_forward.gate.{p}"),
     Rename(THEIR_LAYER + ".mlp.up_proj.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
     Rename(THEIR_LAYER + ".mlp.down_proj.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
     Rename("norm.{p}", "decoder.norm.{p}"),
+)
+RULES: tuple[Rule, ...] = (
+    *COMMON_RULES,
+    Rename(THEIR_LAYER + ".post_attention_layernorm.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
 )
 SPAN = (Rename("qa_outputs.{p}", "head.output.{p}"),)
 ARCHITECTURES = (
