@@ -207,9 +207,6 @@ def score_scale(q: torch.Tensor, terms: int) -> torch.Tensor:
     return torch.tensor(q.size(-1) * terms, dtype=torch.float64).sqrt()
 
 
-modeling_deberta.scaled_size_sqrt = score_scale
-
-
 @torch.no_grad()
 def our_output(model: Any) -> torch.Tensor:
     model.double().eval()
@@ -227,6 +224,7 @@ def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 
     rotate = hf.models.llama.modeling_llama.apply_rotary_pos_emb  # ModernBERT's rotates in float32
     monkeypatch.setattr(hf.models.modernbert.modeling_modernbert, "apply_rotary_pos_emb", rotate)
+    monkeypatch.setattr(modeling_deberta, "scaled_size_sqrt", score_scale)
     bloom = hf.models.bloom.modeling_bloom  # its softmax and GELU round too
     monkeypatch.setattr(bloom, "torch", SimpleNamespace(**{**vars(torch), "float32": torch.float64}))
     monkeypatch.setattr(bloom, "bloom_gelu_forward", functools.partial(F.gelu, approximate="tanh"))
