@@ -496,6 +496,10 @@ class StackConfig(Config):
         pattern = self.window if isinstance(self.window, tuple) else (self.window,)
         if max(window or 0 for window in pattern) >= INTEGERS:  # other sizes as large fit no weights
             raise HeedfulError(f"stack.window is {self.window}; give less than {INTEGERS}, as tensors hold")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Raises for parts that other choices leave no place for."""
         if self.convolution is not None and (self.causal or self.block != "standard"):
             raise HeedfulError(
                 "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks "

@@ -188,15 +188,9 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     units = remaining_units(removed_units, unit_count, pad=pad)
     if isinstance(stack.position, Alibi):
         for path in self_attentions:
-            ordered = _order_by_slope(path, heads.numbers[path], removed_heads[path], stack.position.slopes)
-            new_group_size = len(ordered) // heads.count
-            groups = [head // group_size for head in ordered]
-            if any(groups[i] != groups[i - i % new_group_size] for i in range(len(ordered))):
-                raise HeedfulError(
-                    f"{path}: without these heads, ALiBi's slopes separate heads that share a key-value head; keep all "
-                    "heads"
-                )
-            heads.numbers[path] = ordered
+            heads.numbers[path] = _in_groups(
+                path, heads.numbers[path], removed_heads[path], stack.position.slopes, group_size, heads.count
+            )
     remaining: dict[str, tuple[int, Tensor]] = {}
     silent: dict[str, Tensor] = {}
     for path, numbers in heads.numbers.items():
@@ -226,6 +220,20 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
         ff_dim=config.ff_dim if units.count == unit_count else units.count,
     )
     return _PrunedStack(config, layers, remaining, silent)
+
+
+def _in_groups(
+    path: str, numbers: Sequence[int], removed: Collection[int], slopes: Sequence[float], group_size: int, groups: int
+) -> list[int]:
+    """Returns the heads in the order of ALiBi's slopes; raises if heads that share a key-value head are then apart."""
+    ordered = _order_by_slope(path, numbers, removed, slopes)
+    new_group_size = len(ordered) // groups
+    group_of = [head // group_size for head in ordered]
+    if any(group_of[i] != group_of[i - i % new_group_size] for i in range(len(ordered))):
+        raise HeedfulError(
+            f"{path}: without these heads, ALiBi's slopes separate heads that share a key-value head; keep all heads"
+        )
+    return ordered
 
 
 def _remaining_layers(name: str, stack: Stack, removed: _RemovedParts) -> list[int]:
