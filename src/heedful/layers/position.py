@@ -240,7 +240,7 @@ class Learned(PositionScheme):
 
 
 class ExactScheme(PositionScheme):
-    """Scheme whose buffer called ``exact`` is never rounded to the model's dtype, such as bfloat16, only widened."""
+    """Scheme whose buffer called ``exact`` is of the model's dtype, or float32 if that is narrower, as bfloat16 is."""
 
     exact: str
 
@@ -248,7 +248,7 @@ class ExactScheme(PositionScheme):
         buffer = getattr(self, self.exact)
         super()._apply(fn, recurse)
         moved = getattr(self, self.exact)
-        setattr(self, self.exact, buffer.to(moved.device, torch.promote_types(buffer.dtype, moved.dtype)))
+        setattr(self, self.exact, buffer.to(moved.device, torch.promote_types(torch.float32, moved.dtype)))
         return self
 
 
