@@ -50,12 +50,9 @@ T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6
 
 FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
-    "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX),
-    "gptj": (hf.GPTJForCausalLM, {**GPT2, "rotary_dim": 4}),
     "llama": (hf.LlamaForCausalLM, LLAMA),
     "mistral": (hf.MistralForCausalLM, {**LLAMA, "sliding_window": 4}),
     "qwen3": (hf.Qwen3ForCausalLM, {**LLAMA, "head_dim": 8}),
-    "phi3": (hf.Phi3ForCausalLM, {**LLAMA, "sliding_window": 4}),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "bart": (hf.BartForConditionalGeneration, PAIR),
     "marian": (hf.MarianMTModel, {**PAIR, "scale_embedding": True, **APART}),
@@ -70,6 +67,9 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "olmo2": (hf.Olmo2ForCausalLM, LLAMA),
     "bloom": (hf.BloomForCausalLM, BLOOM),
+    "phi3": (hf.Phi3ForCausalLM, {**LLAMA, "sliding_window": 4}),
+    "gptj": (hf.GPTJForCausalLM, {**GPT2, "rotary_dim": 4}),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, GPT_NEOX),
 }
 # the deviation of matrices, of a tied embedding, and what makes end tokens come often enough
 SPREAD = {"gpt2": 0.5, "llama": 0.4, "mistral": 0.4, "qwen3": 0.4, "t5": 0.6, "bart": 0.4, "marian": 0.4, "mbart": 0.4}
@@ -97,7 +97,7 @@ LOUD |= {
     "gptj": 1.5,
     "openai-gpt": 1.5,
     "opt": 1.5,
-    "opt post-norm": 1.5,
+    "opt post-norm": 2.0,
 }
 
 
