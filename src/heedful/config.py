@@ -379,7 +379,7 @@ class ExpertsConfig(Config):
     per_token: int = 2  #: experts that compute a token
     normalize: bool = True  #: the weights of a token's experts sum to 1
     step: int = 1  #: blocks 1, 1 + step, ... have experts, counted from 0; with 1 all blocks
-    capacity: int = 0  #: tokens of a sequence that an expert computes; later ones get no update; 0: no limit
+    capacity: int = 0  #: most tokens of a sequence that an expert computes, without the later ones; 0 is no limit
     router_bias: bool = False  #: W x + b
     jitter: float = 0.0  #: in training, x is multiplied by noise, uniform in 1 ± jitter
     balance: float = 0.01  #: weight α of the balance loss in training: α E Σ f_e P_e (Fedus et al. 2021, equation 4)
