@@ -46,6 +46,11 @@ PUBLISHED = {
     "phi4": 14_659_507_200,
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
+    "distilbert-base": 66_362_880,
+    "roberta-base": 124_645_632,
+    "roberta-large": 355_359_744,
+    "xlm-roberta-base": 278_043_648,
+    "xlm-roberta-large": 559_890_432,
     "camembert-base": 110_621_952,
     "camembert-large": 336_661_504,
     "albert-base": 11_683_584,
@@ -68,6 +73,9 @@ PUBLISHED = {
     "xlnet-large": 360_268_800,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
+    "t5-large": 737_668_096,
+    "t5-3b": 2_851_598_336,
+    "t5-11b": 11_307_321_344,
     "switch-base-8": 619_339_008,
     "switch-base-16": 1_072_397_568,
     "switch-base-32": 1_978_514_688,
@@ -100,6 +108,10 @@ PUBLISHED = {
     "vit-l/16": 304_326_632,
     "vit-l/32": 306_535_400,
     "vit-h/14": 632_045_800,
+    "deit-ti": 5_717_416,
+    "deit-s": 22_050_664,
+    "deit-b": 86_567_656,
+    "deit-b-distilled": 87_338_192,
     "tinyllama-1.1b": 1_100_048_384,
     "smollm-135m": 134_515_008,
     "smollm-360m": 361_821_120,
@@ -304,12 +316,12 @@ def bert(c: heedful.config.EncoderConfig) -> nn.Module:
     )
 
 
-def camembert(c: heedful.config.EncoderConfig) -> nn.Module:
-    from transformers import CamembertConfig, CamembertModel
+def roberta(c: heedful.config.EncoderConfig, name: str = "Roberta") -> nn.Module:
+    import transformers
 
     s = c.encoder
-    return CamembertModel(
-        CamembertConfig(
+    return getattr(transformers, f"{name}Model")(
+        getattr(transformers, f"{name}Config")(
             vocab_size=c.embedding.vocab_size,
             hidden_size=s.dim,
             num_hidden_layers=s.depth,
@@ -319,6 +331,20 @@ def camembert(c: heedful.config.EncoderConfig) -> nn.Module:
             type_vocab_size=1,
         )
     )
+
+
+def xlm_roberta(c: heedful.config.EncoderConfig) -> nn.Module:
+    return roberta(c, "XLMRoberta")
+
+
+def camembert(c: heedful.config.EncoderConfig) -> nn.Module:
+    return roberta(c, "Camembert")
+
+
+def distilbert(c: heedful.config.EncoderConfig) -> nn.Module:
+    from transformers import DistilBertConfig, DistilBertModel
+
+    return DistilBertModel(DistilBertConfig())  # the published values
 
 
 def electra(c: heedful.config.EncoderConfig) -> nn.Module:
@@ -587,7 +613,10 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "switch": switch,
     "mixtral": mixtral,
     "bert": bert,
+    "roberta": roberta,
+    "xlm-roberta": xlm_roberta,
     "camembert": camembert,
+    "distilbert": distilbert,
     "mpnet": mpnet,
     "albert": albert,
     "electra": electra,
@@ -748,6 +777,19 @@ def test_most_architectures_are_ruled_out_before_a_configuration_is_written(monk
         for architecture in kind.architectures:
             keys = (*model_type.EVERYWHERE, *kind.config_keys, *architecture.config_keys)
             assert {"kind", "head.kind"}.isdisjoint(field for key in keys for field in getattr(key, "fields", ()))
+
+
+@pytest.mark.parametrize(
+    "name", ["roberta-base", "roberta-large", "distilbert-base", "deit-b-distilled", "t5-large", "t5-3b", "t5-11b"]
+)
+def test_a_preset_is_saved_in_the_layout_of_its_name(name: str) -> None:
+    found = express(presets.get(name))
+    assert found is not None
+    assert found[0].name == name.partition("-")[0]
+
+
+def test_xlm_roberta_is_saved_in_either_layout_of_a_roberta() -> None:
+    assert express(presets.get("xlm-roberta-base"), "xlm-roberta")[0].name == "xlm-roberta"
 
 
 def test_every_published_line_is_held() -> None:

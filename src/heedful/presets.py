@@ -452,6 +452,11 @@ def roberta(dim: int, depth: int, heads: int, vocab: int, special: SpecialTokens
     )
 
 
+def distilbert(dim: int, depth: int, heads: int) -> EncoderConfig:
+    """Returns the configuration of a DistilBERT (Sanh et al. 2019): a BERT without segments, pooler and head."""
+    return replace(bert(dim, depth, heads), embedding=EmbeddingConfig(vocab_size=30522), head=NoHead())
+
+
 def electra(dim: int, depth: int, heads: int, embedding_dim: int | None = None) -> EncoderConfig:
     """Returns the configuration of an ELECTRA (Clark et al. 2020) without a head.
 
@@ -477,7 +482,7 @@ def mpnet(dim: int, depth: int, heads: int) -> EncoderConfig:
 
     It is a RoBERTa without segments, whose scores have also a bias for the distance of query and key.
     """
-    config = roberta(dim, depth, heads, 30527, SpecialTokens(pad=1, start=0, end=(2,)))
+    config = roberta(dim, depth, heads, 30527, _ROBERTA)
     position = LearnedPosition(length=512, offset=2, buckets=32)
     return replace(
         config, embedding=EmbeddingConfig(vocab_size=30527), encoder=replace(config.encoder, position=position)
@@ -620,6 +625,7 @@ def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens 
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _PEGASUS, _SINES = SpecialTokens(pad=0, start=0, end=(1,)), SinusoidalPosition(order="halves")
 _STORY = SpecialTokens(start=1, end=(1, 2))
+_ROBERTA = SpecialTokens(pad=1, start=0, end=(2,))
 _CAMEMBERT = SpecialTokens(pad=1, start=5, end=(6,))
 _NGRAMS = ConvolutionConfig(size=3, activation="gelu")
 _CAPTIONS = SpecialTokens(pad=0, start=1, end=(2,))
@@ -639,17 +645,20 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "marian": ("OPUS-MT, en-de", 73_886_208, lambda: transformer(512, 6, 8, 2048, 58101, 0.1, "silu", _MARIAN)),
     "t5-small": ("Raffel et al. 2020", 60_506_624, lambda: t5(512, 6, 8, 2048)),
     "t5-base": ("Raffel et al. 2020", 222_903_552, lambda: t5(768, 12, 12, 3072)),
+    "t5-large": ("Raffel et al. 2020", 737_668_096, lambda: t5(1024, 24, 16, 4096)),
+    "t5-3b": ("Raffel et al. 2020", 2_851_598_336, lambda: t5(1024, 24, 32, 16384, 128)),
+    "t5-11b": ("Raffel et al. 2020", 11_307_321_344, lambda: t5(1024, 24, 128, 65536, 128)),
     "t5-v1.1-small": ("Raffel et al. 2020, 1.1", 76_961_152, lambda: t5(512, 8, 6, 1024, v1_1=True)),
     "t5-v1.1-base": ("Raffel et al. 2020, 1.1", 247_577_856, lambda: t5(768, 12, 12, 2048, v1_1=True)),
     "t5-v1.1-large": ("Raffel et al. 2020, 1.1", 783_150_080, lambda: t5(1024, 24, 16, 2816, v1_1=True)),
     "t5-v1.1-xl": ("Raffel et al. 2020, 1.1", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
     "t5-v1.1-xxl": ("Raffel et al. 2020, 1.1", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
-    # T5 1.1 of sizes xl and xxl, trained on as a language model and then on prompts
     "switch-base-8": ("Fedus et al. 2021", 619_339_008, lambda: switch(768, 12, 12, 3072, 8)),
     "switch-base-16": ("Fedus et al. 2021", 1_072_397_568, lambda: switch(768, 12, 12, 3072, 16)),
     "switch-base-32": ("Fedus et al. 2021", 1_978_514_688, lambda: switch(768, 12, 12, 3072, 32)),
     "switch-base-64": ("Fedus et al. 2021", 3_790_748_928, lambda: switch(768, 12, 12, 3072, 64)),
     "switch-base-128": ("Fedus et al. 2021", 7_415_217_408, lambda: switch(768, 12, 12, 3072, 128)),
+    # T5 1.1 of sizes xl and xxl, trained on as a language model and then on prompts
     "t0-3b": ("Sanh et al. 2022", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
     "t0": ("Sanh et al. 2022", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
     "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),
@@ -769,6 +778,11 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder
     "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
+    "distilbert-base": ("Sanh et al. 2019", 66_362_880, lambda: distilbert(768, 6, 12)),
+    "roberta-base": ("Liu et al. 2019", 124_645_632, lambda: roberta(768, 12, 12, 50265, _ROBERTA)),
+    "roberta-large": ("Liu et al. 2019", 355_359_744, lambda: roberta(1024, 24, 16, 50265, _ROBERTA)),
+    "xlm-roberta-base": ("Conneau et al. 2020", 278_043_648, lambda: roberta(768, 12, 12, 250002, _ROBERTA)),
+    "xlm-roberta-large": ("Conneau et al. 2020", 559_890_432, lambda: roberta(1024, 24, 16, 250002, _ROBERTA)),
     "camembert-base": ("Martin et al. 2020", 110_621_952, lambda: roberta(768, 12, 12, 32005, _CAMEMBERT)),
     "camembert-large": ("Martin et al. 2020", 336_661_504, lambda: roberta(1024, 24, 16, 32005, _CAMEMBERT)),
     "electra-small": ("Clark et al. 2020", 13_483_008, lambda: electra(256, 12, 4, 128)),
@@ -802,8 +816,10 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "vit-h/14": ("Dosovitskiy et al. 2021, table 1", 632_045_800, lambda: vit(1280, 32, 16, 14)),
     "deit-ti": ("Touvron et al. 2021, table 1", 5_717_416, lambda: vit(192, 12, 3, 16)),
     "deit-s": ("Touvron et al. 2021, table 1", 22_050_664, lambda: vit(384, 12, 6, 16)),
+    "deit-b": ("Touvron et al. 2021, table 1", 86_567_656, lambda: vit(768, 12, 12, 16)),
     "deit-ti-distilled": ("Touvron et al. 2021", 5_910_800, lambda: vit(192, 12, 3, 16, prefix="class+distillation")),
     "deit-s-distilled": ("Touvron et al. 2021", 22_436_432, lambda: vit(384, 12, 6, 16, prefix="class+distillation")),
+    "deit-b-distilled": ("Touvron et al. 2021", 87_338_192, lambda: vit(768, 12, 12, 16, prefix="class+distillation")),
     "dinov2-s/14": ("Oquab et al. 2024", 22_056_576, lambda: dinov2(384, 12, 6)),
     "dinov2-b/14": ("Oquab et al. 2024", 86_580_480, lambda: dinov2(768, 12, 12)),
     "dinov2-l/14": ("Oquab et al. 2024", 304_368_640, lambda: dinov2(1024, 24, 16)),
