@@ -47,7 +47,7 @@ def test_options_and_views_are_there(capsys: pytest.CaptureFixture[str]) -> None
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", PAGE)):
         assert option.rstrip(".") in said, option
     views = re.findall(r"^\| `(\w+)` \| ", PAGE, re.M)
-    assert len(views) == 13
+    assert len(views) == 14
     assert all(view in said for view in views)
 
 

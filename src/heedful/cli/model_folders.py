@@ -68,8 +68,8 @@ def inspect(
     view: Annotated[
         str | None,
         Parameter(
-            help="heads, model, matrix, steps, lens, image, words, gradient, embeddings, similarity, positions, "
-            "filters or importance; by default one that fits the model"
+            help="heads, model, matrix, steps, lens, experts, image, words, gradient, embeddings, similarity, "
+            "positions, filters or importance; by default one that fits the model"
         ),
     ] = None,
     layers: Annotated[tuple[int, ...] | None, Parameter(help="layers to show, numbered from 0")] = None,

@@ -15,6 +15,7 @@ from heedful.config import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    ExpertsConfig,
     ImageHead,
     LearnedPosition,
     MaskedHead,
@@ -92,6 +93,17 @@ def _short(size: int) -> ModelConfig:
     return replace(pair, encoder=encoder, decoder=decoder)
 
 
+def _experts(size: int) -> ModelConfig:
+    stack = replace(STACK, depth=4, causal=True, experts=ExpertsConfig(number=4, per_token=2, step=2))
+    return replace(_decoder(size), decoder=stack)
+
+
+def _capacity(size: int) -> ModelConfig:
+    pair = _pair(size)
+    experts = ExpertsConfig(number=2, per_token=1, normalize=False, capacity=1)
+    return replace(pair, encoder=replace(pair.encoder, experts=experts))
+
+
 def _long(size: int) -> ModelConfig:
     stack = StackConfig(dim=8, depth=1, heads=2, position=RotaryPosition(), causal=True)
     return replace(_decoder(size), decoder=stack)
@@ -102,6 +114,8 @@ MADE = {
     "judge": (_judge, "end"),
     "short": (_short, "end"),
     "long": (_long, "none"),
+    "experts": (_experts, "none"),
+    "capacity": (_capacity, "end"),
     "encoder": (_encoder, "both"),
     "decoder": (_decoder, "none"),
     "pair": (_pair, "end"),
@@ -116,7 +130,8 @@ LABELS = {"encoder": ["no", "yes"], "judge": ["no", "yes"], "vision": SEEN, "pat
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny model: "encoder" (a classifier), "filler" (a masked language model), "decoder", "long" (a
     decoder of any number of positions), "pair" (encoder-decoder), "judge" (one that classifies), "short" (one of 32
-    positions), "vision", "patches" (one without a class token).
+    positions), "experts" (a decoder with two experts a token in each second block), "capacity" (a pair whose encoder
+    drops tokens), "vision", "patches" (one without a class token).
     """
 
     @cache

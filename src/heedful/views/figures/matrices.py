@@ -46,8 +46,9 @@ def heat(
     note: str = "",
     row_label: str = "",
     column_label: str = "",
+    texts: Sequence[Sequence[str]] | None = None,
 ) -> str:
-    """Returns a matrix as a heat map, with its numbers if they fit (up to 24 columns).
+    """Returns a matrix as a heat map, with its numbers if they fit (up to 24 columns), or with a text in each cell.
 
     Unsigned, the shade runs from the lowest value (or 0 if none is negative) to the highest. Signed, it is the share of
     the largest magnitude, and a negative value is a smaller square of another colour, so that it differs in grey too.
@@ -62,6 +63,7 @@ def heat(
         note: a line below the title.
         row_label: what the rows are, such as "position".
         column_label: what the columns are.
+        texts: (R, C) short texts, which the cells have in place of their numbers.
 
     Raises:
         HeedfulError: another shape, values that are not finite, names that do not fit, or over 40,000 cells.
@@ -77,10 +79,13 @@ def heat(
         )
     row_names = checked_names(range(len(numbers)) if rows is None else rows, numbers.shape[0], "rows")
     column_names = checked_names(range(numbers.shape[1]) if columns is None else columns, numbers.shape[1], "columns")
-    side = _side(numbers)
+    side = _side(numbers, texts)
     signed = (bool(numbers.min() < 0) if signed is None else signed) and side[0] >= 5
     shares, bounds, shading = _shares(numbers, signed)
-    parts, size = _table(numbers, shares, signed, bounds, side, row_names, column_names, (row_label, column_label))
+    if texts is None and numbers.shape[1] <= 24 and len(numbers) <= NAMED:
+        texts = [[formatted(v) for v in row] for row in numbers]
+    labels = row_label, column_label
+    parts, size = _table(numbers, shares, signed, bounds, side, row_names, column_names, labels, texts)
     described = (
         f"{numbers.shape[0]:,} rows, {numbers.shape[1]:,} columns, from {formatted(numbers.min(), 3)} to"
         f" {formatted(numbers.max(), 3)}"
@@ -117,9 +122,11 @@ def grid(
     return heat(numbers, layer_names, head_names, title, note=note, column_label="head")
 
 
-def _side(numbers: Values) -> tuple[float, float]:
-    """Returns width and height of a cell: for up to 24 columns wide enough for the numbers, else within 720 pixels."""
+def _side(numbers: Values, texts: Sequence[Sequence[str]] | None) -> tuple[float, float]:
+    """Returns width and height of a cell: wide enough for a text, or for numbers of up to 24 columns, else small."""
     rows, columns = numbers.shape
+    if texts is not None:
+        return max(28.0, *(width(text, 11) + 8 for row in texts for text in row)), 28.0
     if columns <= 24 and rows <= 60:
         wide = max(width(formatted(v), 11) for v in numbers.flat) + 8
         return max(34.0 if columns <= 12 else 28.0, wide), 28.0
@@ -136,6 +143,7 @@ def _table(
     rows: list[str],
     columns: list[str],
     labels: tuple[str, str],
+    texts: Sequence[Sequence[str]] | None,
 ) -> tuple[list[str], tuple[float, float]]:
     (wide, high), (low, peak), (row_label, column_label) = side, bounds, labels
     some_rows, some_columns = _some(len(rows), high), _some(len(columns), wide)
@@ -155,12 +163,10 @@ def _table(
     if signed and (numbers < 0).any():
         minus = np.where(numbers < 0, shares, 0)
         parts += shaded(minus, (left, top), side, gap=gap, kind="minus", inset=0.12, chips=False)
-    if len(columns) <= 24 and len(rows) <= NAMED:
-        parts += [
-            number(formatted(v), shares[r, c], left + (c + 0.5) * wide, top + (r + 0.5) * high, signed and v < 0)
-            for r, row in enumerate(numbers)
-            for c, v in enumerate(row)
-        ]
+    for r, row in enumerate(texts or ()):
+        for c, text in enumerate(row):
+            x, y = left + (c + 0.5) * wide, top + (r + 0.5) * high
+            parts.append(number(text, shares[r, c], x, y, signed and numbers[r, c] < 0))
     bottom = top + len(rows) * high
     parts += scale(plain(low), plain(peak), left, bottom + 12)
     right = left + 120 + width(plain(low) + plain(peak), 11) + 30

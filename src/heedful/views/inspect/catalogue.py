@@ -66,6 +66,10 @@ def _explains(config: ModelConfig) -> bool:
     return _generates_from_text(config) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
 
 
+def _has_experts(config: ModelConfig) -> bool:
+    return reads_text(config) and any(stack.experts is not None for stack in stack_names(config).values())
+
+
 def _has_positions(config: ModelConfig) -> bool:
     return not all(isinstance(stack.position, NoPosition | ContentPosition) for stack in stack_names(config).values())
 
@@ -125,6 +129,13 @@ VIEWS: dict[str, View] = {
         shows="the predictions of every layer",
         has=predicts_tokens,
         whose="models that write text or fill masks",
+        takes=frozenset({"target", "layers", "queries", "decoding"}),
+    ),
+    "experts": View(
+        home="heedful.views.inspect.experts_view:look",
+        shows="which experts of a mixture computed each token",
+        has=_has_experts,
+        whose="models of text with a mixture of experts",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(

@@ -43,9 +43,9 @@ def inspect(
             input: a text, or the token ids that were generated. For ``view="gradient"`` of a classifier or decoder, and
             "importance" of a classifier, the label or word to explain; by default the likeliest.
         view: "heads", "model", "matrix" (attention maps); "steps" (generated text, step by step); "lens" (predictions
-            of every layer); "image" (patches, overlay, rollout); "gradient" (gradient × input); "embeddings";
-            "similarity"; "positions"; "filters"; "importance" (of heads). By default "image" for image classifiers and
-            "heads" for all others; an encoder-decoder's first map is its cross-attention.
+            of every layer); "experts" (of each token); "image" (patches, overlay, rollout); "gradient" (gradient ×
+            input); "embeddings"; "similarity"; "positions"; "filters"; "importance" (of heads). By default "image" for
+            image classifiers and "heads" for all others; an encoder-decoder's first map is its cross-attention.
         layers, heads: numbers of the layers and heads to show, counted from 0; one number or several.
         queries, keys: the positions to show, as ``"START:END"`` or ``(start, end)``. By default all that fit a page; of
             a long input the first, with an overview of the whole.
