@@ -19,6 +19,7 @@ from transformers.models.deberta import modeling_deberta
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
+from heedful.config import patches_of
 from tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
@@ -145,6 +146,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         "query,value",
     ),
     "t5": (hf.T5ForConditionalGeneration, T5, {"task_type": "SEQ_2_SEQ_LM"}, "query,value"),
+    "t5 gated": (
+        hf.T5ForConditionalGeneration,
+        T5 | {"feed_forward_proj": "gated-gelu"},
+        {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["wi_0", "wi_1", "wo"]},
+        "gate,up,down",
+    ),
     "bart": (hf.BartForConditionalGeneration, BART, {"task_type": "SEQ_2_SEQ_LM"}, "query,value"),
     "marian": (
         hf.MarianMTModel,
@@ -171,6 +178,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
         {"target_modules": ["q_proj", "fc2"], "modules_to_save": ["classifier"]},
         "query,down",
     ),
+    "dinov2": (
+        hf.Dinov2ForImageClassification,
+        {key: value for key, value in VIT.items() if key != "intermediate_size"} | {"mlp_ratio": 2},
+        {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"], "modules_to_save": ["classifier"]},
+        "all",
+    ),
 }
 PIXELS = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
 IDS = torch.tensor([[5, 7, 9, 11, 4], [6, 8, 10, 12, 14]])
@@ -193,9 +206,9 @@ def their_output(model: Any) -> torch.Tensor:
         if hasattr(part, "variance_epsilon") and hasattr(part, "bias"):  # DeBERTa's norm, in float32 otherwise
             part.forward = functools.partial(exactly, part)
     with torch.no_grad():
-        if inside.main_input_name == "pixel_values":
-            return inside(PIXELS.double()).logits
         more = {"decoder_input_ids": TARGET} if inside.config.is_encoder_decoder else {}
+        if inside.main_input_name == "pixel_values":
+            return inside(PIXELS.double(), **more).logits
         return inside(input_ids=IDS, **more).logits
 
 
@@ -212,6 +225,8 @@ def our_output(model: Any) -> torch.Tensor:
     model.double().eval()
     if model.config.kind == "vision":
         return model(PIXELS.double())
+    if patches_of(model.config) is not None:
+        return model(PIXELS.double(), TARGET)
     return model(IDS, TARGET) if model.config.kind == "encoder-decoder" else model(IDS)
 
 
@@ -353,3 +368,22 @@ def test_merged_is_theirs_merged(case: str, room: Path, tmp_path: Path) -> None:
     assert other.keys() - one.keys() <= {"final_logits_bias"}, "which is zero"
     for name in one:
         assert_close(one[name], other[name])
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to")  # GPT-2's maps are (in, out), ViT's (out, in)
+def test_an_adapter_of_both_sides_of_a_captioner_opens_there(tmp_path: Path) -> None:
+    decoder = GPT2 | {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True}
+    config = hf.VisionEncoderDecoderConfig(encoder=VIT | {"model_type": "vit"}, decoder=decoder)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    base = hf.VisionEncoderDecoderModel(config)
+    random(base, 0)
+    base.save_pretrained(tmp_path / "base")
+    ours = heedful.from_pretrained(tmp_path / "base", dtype="float64")
+    add_adapter(ours, LoraConfig(rank=3, targets=("query", "value", "up")), seed=0)
+    for part in low_rank_parts(ours).values():
+        part.lora_b.data.copy_(torch.randn(part.lora_b.shape))  # of float32, as PEFT opens them
+    ours.save_pretrained(tmp_path / "ours")
+    expected = our_output(ours)
+    again = hf.VisionEncoderDecoderModel.from_pretrained(tmp_path / "base")
+    found = their_output(peft.PeftModel.from_pretrained(again, tmp_path / "ours"))
+    assert (found - expected).abs().max() <= 1e-10 * expected.abs().max()

@@ -73,6 +73,7 @@ EIGHTS = EmbeddingConfig(vocab_size=-(-SIZE // 8) * 8)  # as the engine reads OP
 CASES = {
     "gpt2": decoder(position=LearnedPosition(length=64), activation="gelu_tanh"),
     "llama": decoder(**LLAMA),
+    "mistral": decoder(**LLAMA, window=24),
     "opt": replace(decoder(**OPT), embedding=EIGHTS),
     "opt, post-norm": replace(decoder(**OPT, placement="post"), embedding=EIGHTS),
     "bloom": decoder(position=AlibiPosition(), activation="gelu_tanh", embedding_norm=True, ff_dim=None),
@@ -241,6 +242,19 @@ def test_layouts_whose_newer_keys_the_converter_does_not_read(layout: str, tmp_p
     folder = stored(randomised(REFUSED[layout]), tmp_path / "model")
     with pytest.raises(HeedfulError, match=rf"CTranslate2 cannot convert this {layout} model .*; use --to onnx"):
         export(folder, "ctranslate2", tmp_path / "out")
+
+
+def test_windows_of_attention(tmp_path: Path) -> None:
+    """The engine has Mistral's for prompts that fit one, and its readers of other layouts have none."""
+    pytest.importorskip("ctranslate2")
+    folder = stored(randomised(CASES["mistral"]), tmp_path / "model")
+    (note,) = export(folder, "ctranslate2", tmp_path / "out")["notes"]
+    assert "after a prompt of more than 24 tokens, the window of attention; give it shorter ones" in note
+    folder = stored(randomised(decoder(**LLAMA, qk_norm="head", window=24)), tmp_path / "qwen3")
+    with pytest.raises(HeedfulError, match="reader of qwen3 leaves out windows of attention; use --to onnx"):
+        export(folder, "ctranslate2", tmp_path / "none")
+    folder = stored(randomised(CASES["llama"]), tmp_path / "llama")
+    assert export(folder, "ctranslate2", tmp_path / "llama.ct2")["notes"] == []
 
 
 def test_the_converters_table_is_as_it_was(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from heedful.config import EncoderConfig, EncoderDecoderConfig, patches_of
+from heedful.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.export import hugging_face
 from heedful.export.target import copy_beside
@@ -35,6 +35,7 @@ PLAIN = {
 }
 # what the converter's reader of a layout leaves out
 MISREAD = {"gemma2": "caps of scores and logits, windows and the scale of scores"}
+WINDOWLESS = ("qwen2", "qwen3")  # layouts whose windows of attention the converter's reader leaves out
 # The converter has no error of its own for a model that it cannot read: which of these it is depends on where its
 # reader, which finds parts by their names, or the loading by ``transformers`` fails.
 UNREADABLE = (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError)
@@ -53,6 +54,10 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
         layout = hugging_face.write(source, folder)["layout"]
         if layout in MISREAD:
             raise HeedfulError(f"CTranslate2's reader of {layout} leaves out {MISREAD[layout]}; use --to onnx or gguf")
+        assert isinstance(model.config, DecoderConfig | EncoderDecoderConfig)  # others are refused above
+        window = min((size for size in model.config.decoder.windows if size is not None), default=None)
+        if window is not None and layout in WINDOWLESS:
+            raise HeedfulError(f"CTranslate2's reader of {layout} leaves out windows of attention; use --to onnx")
         if not Tokenizer.has_files(folder):
             raise HeedfulError(
                 f"{source} has no tokenizer, and CTranslate2 needs its vocabulary; copy the tokenizer's files into "
@@ -71,7 +76,9 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
                     f"CTranslate2 cannot convert this {layout} model ({reason}); use --to onnx"
                 ) from None
     _name_special_tokens(out / "config.json", source)
-    return {"layout": layout, "quantization": quantization, "beside": copy_beside(source, out)}
+    note = f"CTranslate2 may write another text after a prompt of more than {window} tokens, the window of attention"
+    notes = [] if window is None else [f"{note}; give it shorter ones"]
+    return {"layout": layout, "quantization": quantization, "notes": notes, "beside": copy_beside(source, out)}
 
 
 def _name_special_tokens(path: Path, source: Path) -> None:

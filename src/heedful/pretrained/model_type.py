@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from heedful.pretrained.config_keys import (
     required_values,
 )
 from heedful.pretrained.flat_config import Flat, flat, nested
-from heedful.pretrained.rules import Rule, Tensors
+from heedful.pretrained.rules import RenameBeside, Rule, Tensors
 
 # fields of initialisation and training, which change nothing that the model computes; if a model type has no key for
 # one, it is saved under "heedful" in config.json
@@ -203,10 +203,14 @@ class ModelType:
         prefix = self._prefix(architecture)
         return {prefix + name: tensor for name, tensor in body.items()} | head
 
-    def hub_name_of(self, name: str, architecture: Architecture) -> str:
-        """Returns the name under which the folder stores a tensor of ours, for messages."""
-        prefix = self._prefix(architecture)
-        body = [prefix + hub for rule in (*architecture.body, *self.rules) if (hub := rule.hub_name_of(name))]
+    def hub_name_of(self, name: str, architecture: Architecture, names: Container[str] = ()) -> str:
+        """Returns the name under which the folder stores a tensor of ours; ``names`` are those of all our tensors.
+
+        Without them, as for messages, it is the name in a model without the tensors that a rule looks for beside it.
+        """
+        prefix, rules = self._prefix(architecture), (*architecture.body, *self.rules)
+        beside = [rule for rule in rules if isinstance(rule, RenameBeside) and rule.renames(name, names)]
+        body = [prefix + hub for rule in (*beside, *rules) if (hub := rule.hub_name_of(name))]
         head = [hub for rule in architecture.rules if (hub := rule.hub_name_of(name))]
         return next(iter(head + body), name)
 

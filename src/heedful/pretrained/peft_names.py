@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,10 @@ _VIT = (
     ("encoder.layer.{i}.intermediate.dense", "layers.{i}.mlp.fc1"),
     ("encoder.layer.{i}.output.dense", "layers.{i}.mlp.fc2"),
 )
-RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT, "gpt_neox": (("embed_out", "lm_head"),)}
+_DINOV2 = tuple((old, new.replace("layers", "encoder.layer")) for old, new in _VIT[:4])
+_CAPTIONER = tuple((f"encoder.{old}", f"encoder.{new}") for old, new in _VIT)
+RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT, "dinov2": _DINOV2, "vision-encoder-decoder": _CAPTIONER}
+RENAMED |= {"gpt_neox": (("embed_out", "lm_head"),)}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
@@ -32,22 +35,22 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
     """
     paths: dict[str, tuple[str, ...]] = {}
     known: set[int] = set()
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear) and id(part.weight) not in known:
             known.add(id(part.weight))
-            paths.setdefault(
-                peft_module(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
-            )
+            module = peft_module(f"{path}.weight", model_type, architecture, names)
+            paths.setdefault(module, _parts(path, model_type, architecture, names))
     return paths
 
 
-def peft_module(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """Returns PEFT's name of the module that holds the tensor that we call ``name``.
+def peft_module(name: str, model_type: ModelType, architecture: Architecture, names: Container[str] = ()) -> str:
+    """Returns PEFT's name of the module that holds the tensor that we call ``name``, beside the tensors ``names``.
 
     A map that is a parameter of a module with several (XLNet's attention) has the parameter's name. PEFT knows no such
     module; Heedful reads the adapter.
     """
-    hub = model_type.hub_name_of(name, architecture)
+    hub = model_type.hub_name_of(name, architecture, names)
     whole = hub.removesuffix(".weight").removesuffix(".bias")
     short = without_peft_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
@@ -67,12 +70,14 @@ def renamed(name: str, model_type: ModelType) -> str:
     return name
 
 
-def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tuple[str, ...]:
+def _parts(path: str, model_type: ModelType, architecture: Architecture, names: Container[str]) -> tuple[str, ...]:
+    """Returns the paths of the linear maps that are stored as one with that at ``path``, if a model has them all."""
     rule = _split_of(path, model_type, architecture)
     if rule is None:
         return (path,)
     values = next(values[0] for pattern in rule.ours if (values := bound(pattern, [f"{path}.weight"])))
-    return tuple(ours.format(**values).removesuffix(".weight") for ours in rule.ours)
+    parts = [ours.format(**values) for ours in rule.ours]
+    return tuple(part.removesuffix(".weight") for part in parts) if all(part in names for part in parts) else (path,)
 
 
 def _split_of(path: str, model_type: ModelType, architecture: Architecture) -> Split | None:
@@ -85,7 +90,7 @@ def split_rows(
     rows: Tensor, paths: Sequence[str], model_type: ModelType, architecture: Architecture
 ) -> dict[str, Tensor]:
     """Returns the rows (out, ...) of our linear maps at ``paths``, from those of the one map that is stored."""
-    rule = _split_of(paths[0], model_type, architecture)
+    rule = _split_of(paths[0], model_type, architecture) if len(paths) > 1 else None
     parts = [rows] if rule is None else rule.split(rows)
     ours = {f"{path}.weight": part for path, part in zip(paths, parts, strict=True)}
     for pairs in _row_orders(model_type):
@@ -95,7 +100,7 @@ def split_rows(
 
 def join_rows(parts: Mapping[str, Tensor], model_type: ModelType, architecture: Architecture) -> Tensor:
     """Returns the rows of the one map that is stored, from the rows of our linear maps by their paths."""
-    rule = _split_of(next(iter(parts)), model_type, architecture)
+    rule = _split_of(next(iter(parts)), model_type, architecture) if len(parts) > 1 else None
     ours = {f"{path}.weight": part for path, part in parts.items()}
     for pairs in _row_orders(model_type):
         pairs.write(ours, {})
@@ -134,7 +139,8 @@ def set_adapter_targets(model: Model) -> None:
     """
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
-    groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)
+    weights = {f"{path}.weight" for path in maps}
+    groups = dict.fromkeys(_parts(path, model_type, architecture, weights) for path in maps)
     model.folder.fused = tuple(parts for parts in groups if len(parts) > 1)
     if model.config.head.kind in CLASSIFIERS:
         names = [name for name, _ in model.named_parameters() if name.startswith("head.")]

@@ -11,7 +11,7 @@ Torch is imported only where tensors are joined, so that reading a configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -147,6 +147,10 @@ class RenameBeside(Rename):
     """
 
     beside: str
+
+    def renames(self, name: str, names: Container[str]) -> bool:
+        """Returns True for our tensor ``name`` if ``beside`` is among our tensors ``names``."""
+        return any(self.beside.format(**values) in names for values in bound(self.ours, [name]))
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Reads the tensors whose layer also has the tensor ``beside``."""
