@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tiny_models import CASES
 
+from heedful.export.ctranslate2_writer import PLAIN
+from heedful.export.gguf_writer import ARCHITECTURES
 from heedful.pretrained.model_types import MODEL_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
@@ -37,3 +39,18 @@ def test_three_configurations_and_more_of_each_family() -> None:
 def test_the_number_of_configurations_in_the_text() -> None:
     page = (Path(__file__).parents[2] / "docs" / "inside.md").read_text(encoding="utf-8")
     assert f"for all {len(CASES)} configurations" in page
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """The rows of the table below a heading, without its head."""
+    section = PAGE.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    return [re.split(r" *\| *", line.strip("|")) for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_every_model_type_has_its_marks() -> None:
+    rows = [(name, row) for row in rows_of("What works with each") for name in re.findall(r"`(\S+?)`", row[0])]
+    assert Counter(name for name, _ in rows) == Counter(MODEL_TYPES.keys())
+    exports = {name: row[4] for name, row in rows}
+    assert {name for name, formats in exports.items() if "GGUF" in formats} == set(ARCHITECTURES)
+    assert set(PLAIN) <= {name for name, formats in exports.items() if "CTranslate2" in formats}
+    assert all("ONNX" in formats for formats in exports.values())
