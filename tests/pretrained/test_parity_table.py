@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tiny_models import CASES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from heedful.export.ctranslate2_writer import PLAIN
 from heedful.export.gguf_writer import ARCHITECTURES
@@ -54,3 +55,10 @@ def test_every_model_type_has_its_marks() -> None:
     assert {name for name, formats in exports.items() if "GGUF" in formats} == set(ARCHITECTURES)
     assert set(PLAIN) <= {name for name, formats in exports.items() if "CTranslate2" in formats}
     assert all("ONNX" in formats for formats in exports.values())
+
+
+def test_model_types_that_do_not_open_are_those_of_transformers() -> None:
+    names = [name for row in rows_of("Model types that do not open") for name in re.findall(r"`(\S+?)`", row[0])]
+    assert len(names) > 90
+    assert len(names) == len(set(names))
+    assert set(names) <= set(CONFIG_MAPPING_NAMES) - set(MODEL_TYPES)
