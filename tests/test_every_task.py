@@ -459,6 +459,7 @@ SETTINGS = {  # of some tasks, in the order of the settings
     "data.label_separator": ",",
     "masking.unit": "word",
     "masking.span_length": 2.0,
+    "masking.generator": 0.5,
     "pooling.kind": "mean",
     "preference.beta": 0.2,
     "model.members": 2,
@@ -472,6 +473,7 @@ SETTINGS = {  # of some tasks, in the order of the settings
         ("text-classification", "number", ["data.label_kind", "pooling.kind"], "labels that are numbers"),
         ("text-classification", "preference", [], "chosen and rejected answers"),
         ("fill-mask", "permutation", [], "a model with a query stream, which always predicts spans of 1 to 5 tokens"),
+        ("fill-mask", "replaced-token", ["masking.unit", "masking.span_length", "masking.generator"], ""),
         ("text-generation", "preference", ["preference.beta"], ""),
     ],
 )

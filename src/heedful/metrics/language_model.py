@@ -14,6 +14,7 @@ METRICS = (
     Metric("loss", "loss", lower_is_better=True),
     Metric("perplexity", "perplexity", lower_is_better=True),
     Metric("pseudo_perplexity", "pseudo perplexity", lower_is_better=True),
+    Metric("generator_loss", "generator loss", lower_is_better=True),  # of replaced-token detection
     Metric("bits_per_byte", "bits a byte", lower_is_better=True, headline=True),
     Metric("bits_per_character", "bits a character", lower_is_better=True),  # for logs of earlier versions
 )

@@ -25,6 +25,7 @@ from transformers import pipeline
 predict = pipeline({task}, model={name})
 print(predict({value}))
 """
+DISCRIMINATOR = "ElectraForPreTraining"  # of replaced tokens, which fills no mask
 ENCODER_DECODERS = ("MarianMTModel", "ForConditionalGeneration")
 SEQUENCE_TO_SEQUENCE = """
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -46,6 +47,14 @@ inputs = tokenizer({question}, {context}, return_tensors="pt")
 outputs = model(**inputs)
 first, last = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, first : last + 1]))
+""",
+    ("fill-mask", (DISCRIMINATOR,)): """
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({name})
+model = AutoModelForPreTraining.from_pretrained({name})
+inputs = tokenizer({value}, return_tensors="pt")
+print(model(**inputs).logits.sigmoid())  # of each token: the probability that it was replaced
 """,
     ("image-to-text", ("VisionEncoderDecoderModel",)): """
 from PIL import Image
@@ -78,6 +87,8 @@ def heedful_code(name: str, task: str | None, card: Mapping[str, Any], config: M
     if task is None:
         return f"import heedful\n\nmodel = heedful.from_pretrained({_quoted(name)})"
     call = f"heedful.pipeline({_quoted(task)}, {_quoted(name)})"
+    if task == "fill-mask" and config.get("architectures") == [DISCRIMINATOR]:
+        return f'import heedful\n\nprint({call}("A text."))'
     if task == "fill-mask" and not _is_encoder_decoder(config):
         return f'import heedful\n\npredict = {call}\nprint(predict(f"A {{predict.task.mask_name}} text."))'
     value = {
@@ -101,7 +112,11 @@ def transformers_code(name: str, task: str | None, card: Mapping[str, Any], conf
     if not (isinstance(classes, list) and classes):
         return ""
     architecture, is_gray = str(classes[0]), _channels(config) == 1
-    if any(part in architecture for part in PIPELINES.get(str(task), ())) and not is_gray:
+    if (
+        any(part in architecture for part in PIPELINES.get(str(task), ()))
+        and architecture != DISCRIMINATOR
+        and not is_gray
+    ):
         value = {
             "image-classification": '"image.png"',
             "fill-mask": 'f"A {predict.tokenizer.mask_token} text."',
@@ -112,7 +127,7 @@ def transformers_code(name: str, task: str | None, card: Mapping[str, Any], conf
         if task == written_task and any(part in architecture for part in parts):
             text = {
                 "generative-question-answering": f"question: {QUESTION} context: {CONTEXT}",
-                "fill-mask": "A <extra_id_0> text.",
+                "fill-mask": "A text." if architecture == DISCRIMINATOR else "A <extra_id_0> text.",
             }.get(str(task), "A text.")
             return code.format(
                 name=_quoted(name),

@@ -142,6 +142,7 @@ SHAPES: Mapping[str, HubShape] = {  # by the name of a task's class, so that no 
         output=labels, defaults={"top_k": 5}, fixed=lambda task: {"function_to_apply": "softmax"}
     ),
     "FillMask": HubShape(output=masked, defaults={"top_k": 5}),
+    "ReplacedTokens": HubShape(output=plain),
     "FeatureExtraction": HubShape(output=plain, tasks=frozenset({"sentence-similarity"})),
     "QuestionAnswering": HubShape(output=span, names={"doc_stride": "stride", "max_answer_len": "max_answer_length"}),
     "GeneratedAnswers": HubShape(

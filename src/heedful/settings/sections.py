@@ -85,6 +85,10 @@ class MaskingSettings(Settings):
     )
     unit: Literal["token", "word", "span"] | None = option("mask single tokens, whole words, or spans of words")
     span_length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
+    objective: Literal["masked-token", "replaced-token"] | None = option(
+        "predict masked tokens, or detect those that a generator replaced (ELECTRA)"
+    )
+    generator: float | None = option("width of that generator, as a share of the model's", above=0, most=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,8 @@ class MaskingDict(TypedDict, total=False):
     probability: float | None
     unit: Literal["token", "word", "span"] | None
     span_length: float | None
+    objective: Literal["masked-token", "replaced-token"] | None
+    generator: float | None
 
 
 class PoolingDict(TypedDict, total=False):

@@ -70,7 +70,7 @@ class TaskEntry:
     # are different kinds
     heads: Sequence[tuple[str, str]] = ()
     # "module:class" of a variant, by a family of models ("encoder-decoder"), and by a kind of label ("number",
-    # "preference", "choices") or of model ("permutation")
+    # "preference", "choices") or of model or objective ("permutation")
     families: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
 
@@ -137,7 +137,10 @@ TASKS = {
         main_metrics=("loss", "perplexity"),
         heads=[("encoder", "masked-language-model"), ("encoder", "language-model")],
         families={"encoder-decoder": "heedful.tasks.span_corruption:SpanCorruption"},
-        kinds={"permutation": "heedful.tasks.permutation:PermutationFillMask"},
+        kinds={
+            "permutation": "heedful.tasks.permutation:PermutationFillMask",
+            "replaced-token": "heedful.tasks.replaced_tokens:ReplacedTokens",
+        },
     ),
     "feature-extraction": TaskEntry(
         path="heedful.tasks.feature_extraction:FeatureExtraction",
@@ -196,6 +199,7 @@ KINDS = {
     "number": "labels that are numbers",
     "preference": "chosen and rejected answers",
     "choices": "labels given in a call",
+    "replaced-token": "replaced-token detection",
     "permutation": "a model with a query stream, which always predicts spans of 1 to 5 tokens",
 }
 EMBEDDING_TASK = "feature-extraction"  # the task whose predictions are vectors of texts: ``heedful nearest``

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful import presets
-from heedful.config import EncoderConfig, Head, MaskedHead, ModelConfig, StackConfig
+from heedful.config import EncoderConfig, Head, MaskedHead, ModelConfig, StackConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import evaluation_batches
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_probability
@@ -133,15 +133,19 @@ class FillMask(EncoderTask):
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[FillMask]:
-        """Returns the task class for a model folder: permutation language modelling if it has a query stream."""
-        return _variant(config_of(find(folder)))
+        """Returns the task class for a model folder: permutation language modelling if it has a query stream,
+        replaced-token detection if it has one logit a token.
+        """
+        config = config_of(find(folder))
+        return _variant(config, is_discriminator(config))
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[FillMask]:
         """Returns the task class for the model that a run starts from, or creates."""
+        detects = settings.masking.objective == "replaced-token"
         if settings.start_from not in (None, AUTO):
-            return cls.for_folder(settings.start_from)
-        return _variant(presets.get(settings.preset)) if settings.preset else cls
+            return _variant(config_of(find(settings.start_from)), detects)
+        return _variant(presets.get(settings.preset) if settings.preset else None, detects)
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -164,6 +168,10 @@ class FillMask(EncoderTask):
             raise HeedfulError(
                 f"--masking.span-length {given.masking.span_length:g} is too long: an encoder masks spans of at most "
                 f"{SPANS[-1]} words, and their mean must be below {SPANS.mean():g}; lower it"
+            )
+        if given.masking.generator is not None and given.masking.objective != "replaced-token":
+            raise HeedfulError(
+                "--masking.generator has no effect without --masking.objective replaced-token; leave it out"
             )
         characters = sum(len(row.values["text"]) for row in rows)
         if given.start_from:
@@ -538,10 +546,19 @@ def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> l
     return parts
 
 
-def _variant(config: ModelConfig) -> type[FillMask]:
-    """Returns the task class for a model: that of permutation language models if it has a query stream."""
+def is_discriminator(config: ModelConfig) -> bool:
+    """Returns True for an encoder with ELECTRA's discriminator: a dense layer and one logit for each token."""
+    head = config.head
+    return isinstance(config, EncoderConfig) and isinstance(head, TokenHead) and head.labels == 1 and bool(head.dense)
+
+
+def _variant(config: ModelConfig | None, detects: bool) -> type[FillMask]:
+    """Returns the task class for a model: that of permutation language models if it has a query stream.
+
+    ``detects`` is True for replaced-token detection.
+    """
     is_permuted = isinstance(config, EncoderConfig) and config.embedding.query
-    task = get(FillMask.name, "permutation" if is_permuted else None)
+    task = get(FillMask.name, "permutation" if is_permuted else "replaced-token" if detects else None)
     assert issubclass(task, FillMask)
     return task
 

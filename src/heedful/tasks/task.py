@@ -30,7 +30,7 @@ from heedful.data import LazyImage, Rows, Span, read, split
 from heedful.data.batching import evaluation_batches
 from heedful.data.split import content_digest
 from heedful.errors import HeedfulError
-from heedful.pretrained import load
+from heedful.pretrained import load, save
 from heedful.tasks.used_settings import TEXTS
 from heedful.util import sharding
 from heedful.util.escaping import pictured
@@ -236,6 +236,15 @@ class Task(ABC):
     @abstractmethod
     def save(self, folder: str | Path) -> None:
         """Writes the files that ``load`` reads."""
+
+    @classmethod
+    def read_model(cls, folder: Path) -> Model:
+        """Returns the model of a run's folder, in float32, with all parts that ``write_model`` wrote."""
+        return load(folder, dtype="float32")
+
+    def write_model(self, model: Model, folder: Path, card: Mapping[str, Any]) -> None:
+        """Writes the model of a run, with ``card`` in its ``heedful.json``; by default as ``save_pretrained``."""
+        save(model, folder, extra=card)
 
     def card_entries(self) -> dict[str, Any]:
         """Returns the task's own entries of ``heedful.json``, which ``load`` reads. By default there are none."""

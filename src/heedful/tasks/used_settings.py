@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # of all tasks of texts
 SPAN_MASKING = frozenset({"masking", "masking.unit", "masking.span_length"})  # of models that mask spans
+OBJECTIVE = frozenset({"masking.objective", "masking.generator"})  # of encoders
 ENCODER_DECODER = TEXTS | {"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"}
 SEQUENCES = ENCODER_DECODER | {"data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop"}
 TRANSLATION = SEQUENCES | {"data.source_language", "data.target_language"}
@@ -30,8 +31,9 @@ USED_SETTINGS = {
     "ZeroShotClassification": frozenset(),  # never trained
     "TokenClassification": TEXTS | {"data.stride", "data.strip_prefix"},
     "QuestionAnswering": TEXTS | {"data.stride"},
-    "FillMask": TEXTS | SPAN_MASKING,
+    "FillMask": TEXTS | SPAN_MASKING | OBJECTIVE,
     "SpanCorruption": ENCODER_DECODER | SPAN_MASKING,
+    "ReplacedTokens": TEXTS | SPAN_MASKING | OBJECTIVE,
     "PermutationFillMask": TEXTS | {"masking"},  # its spans have lengths of their own
     "FeatureExtraction": TEXTS
     | {"pooling.kind", "pooling.normalise", "pooling.temperature", "pooling.chunk", "pooling.symmetric"},

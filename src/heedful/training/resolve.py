@@ -32,6 +32,8 @@ FIXED = (
     "lora.",
     "image.size",
     "image.channels",
+    "masking.objective",
+    "masking.generator",
     "pooling.kind",
     "pooling.normalise",
     "data.prefix",

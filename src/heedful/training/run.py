@@ -33,7 +33,7 @@ from heedful.layers.experts import Router
 from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
-from heedful.pretrained import load, read_card
+from heedful.pretrained import read_card
 from heedful.pretrained.fill_model import align_weights
 from heedful.pretrained.upload import check_push
 from heedful.settings import ResolvedSettings, RunSettings
@@ -377,7 +377,7 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
     out = Path(settings.out)
     if settings.resume:
         check_checkpoint(out)
-        return kind.load(out / "last"), load(out / "last", dtype="float32")
+        return kind.load(out / "last"), kind.read_model(out / "last")
     if settings.start_from:
         task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
         if settings.model.head is not None:
@@ -580,7 +580,7 @@ def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: S
     return Saving(
         checkpoints=checkpoints,
         every=settings.training.save_every,
-        stored=lambda name: stored_weights(run.out / name, run.device),
+        stored=lambda name: stored_weights(run.task, run.out / name, run.device),
         on_resume=partial(_save_new_settings, settings=settings, ranks=ranks, say=say),
     )
 

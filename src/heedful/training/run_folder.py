@@ -20,7 +20,7 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.models import Model
-from heedful.pretrained import load, read_card, save
+from heedful.pretrained import read_card
 from heedful.pretrained.fill_model import align_weights
 from heedful.pretrained.folder import MEMBER_FILES, finish_writing
 from heedful.settings import AUTO, RunSettings, read_toml, resolve, to_toml
@@ -162,7 +162,7 @@ def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Map
     ``card`` and the task's entries, as they are now, are its ``heedful.json``.
     """
     if model is not None:
-        save(model, folder, extra={**card, **task.card_entries()})
+        task.write_model(model, folder, {**card, **task.card_entries()})
         task.save(folder)
 
 
@@ -183,9 +183,9 @@ def read_starting_tensors(out: Path) -> dict[str, torch.Tensor]:
         raise HeedfulError(f"{path} is damaged ({error}); start a new run with --overwrite") from None
 
 
-def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
+def stored_weights(task: Task, folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
     """Returns the weights in a folder of the run, by the names that they have in training."""
-    model = load(folder, dtype="float32").to(device)
+    model = task.read_model(folder).to(device)
     align_weights(model)
     return model.state_dict()
 

@@ -17,7 +17,6 @@ from heedful.errors import HeedfulError
 from heedful.metrics.intervals import standard_error
 from heedful.metrics.verdict import MOST
 from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.fill_model import align_weights
 from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
@@ -135,7 +134,7 @@ class Validation:
         No other rank takes part, and a GPU may not hold all weights.
         """
         device = torch.device("cpu") if self.is_sharded else self.model.device
-        model = load(folder, dtype="float32").to(device)
+        model = self.task.read_model(folder).to(device)
         align_weights(model)
         self.best_examples = self.judged_examples
         most = self._most_predicted(step)
