@@ -33,6 +33,7 @@ from heedful.tasks.permutation import PermutationFillMask
 from heedful.tasks.replaced_tokens import ReplacedTokens, discriminator_of, generator_config, sampled
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
+from heedful.util.files import temporary_path
 from tolerances import approx, assert_close
 
 BOOK = "".join(
@@ -255,7 +256,12 @@ def test_from_text_to_a_discriminator(tmp_path: Path, capsys: pytest.CaptureFixt
         assert told["label"] == ("replaced" if own > 0.5 else "original")
         assert told["score"] == approx(max(own, 1 - own), "gradient")
     assert tell(["", text])[0]["output"] == []
+    assert "metrics" not in json.loads((out / "generator" / "heedful.json").read_text())
+    assert "AutoModelForPreTraining" in (out / "README.md").read_text()
     assert fill("The cow says <mask>.")["output"].startswith("The cow says")
+    audit = ["audit", "fill-mask", "--train", str(tmp_path / "book.txt"), "--masking.objective=replaced-token"]
+    assert cli.main(audit) == 0
+    capsys.readouterr()
     assert cli.main(["evaluate", str(out), "--data", str(tmp_path / "book.txt"), "--baseline", "--json"]) == 0
     assert "generator_loss" in json.loads(capsys.readouterr().out)["metrics"]
     more = run(tmp_path, "more", start_from=str(out), **FROM)
@@ -295,10 +301,13 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     with pytest.raises((KeyboardInterrupt, HeedfulError)):
         run(tmp_path, "parts", training=TrainingSettings(save_every=2, **options), **given)
     monkeypatch.undo()
+    half_written = temporary_path(tmp_path / "parts" / "last" / "generator" / "config.json")
+    half_written.write_text("{")
     resumed = RunSettings(
         task="fill-mask", train=(str(tmp_path / "book.txt"),), out=str(tmp_path / "parts"), resume=True
     )
     assert train(resumed, say=lambda line: None, quiet=True)["metrics"] == whole["metrics"]
+    assert not half_written.exists()
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)

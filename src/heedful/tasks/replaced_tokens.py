@@ -132,7 +132,8 @@ class ReplacedTokens(FillMask):
 
     def write_model(self, model: Model, folder: Path, card: Mapping[str, Any]) -> None:
         """Writes the discriminator to a folder and the generator, with a tokenizer, to ``generator`` in it."""
-        save(generator_of(model, self.folder), folder / GENERATOR, extra=card)
+        own = {name: value for name, value in card.items() if name != "metrics"}  # which are of both
+        save(generator_of(model, self.folder), folder / GENERATOR, extra=own)
         self.tokenizer.save(folder / GENERATOR)
         save(discriminator_of(model), folder, extra=card)
 
@@ -146,10 +147,10 @@ class ReplacedTokens(FillMask):
         super().before_training(model, settings)
         self.masking = replace(self.masking, masked=1.0, other=0.0)
         self.folder = Path(settings.out)
-        stack = generator_of(model, None).main
-        self.model_notes = [
-            f"beside a generator of width {stack.dim} and depth {stack.depth}, which shares its embedding"
-        ]
+        if GENERATOR in model._modules:  # an audit has none
+            stack = generator_of(model, None).main
+            size = f"width {stack.dim} and depth {stack.depth}"
+            self.model_notes = [f"beside a generator of {size}, which shares its embedding"]
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
         """Returns the configuration of ELECTRA's discriminator: a dense layer and one logit for each token."""

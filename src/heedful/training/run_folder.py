@@ -33,7 +33,7 @@ from heedful.util.locks import contents
 
 SETTINGS, UNFINISHED_SETTINGS = "run.toml", "run.toml.part"
 RUN_MARKERS = (SETTINGS, UNFINISHED_SETTINGS, "heedful.json")  # a folder with one of these was written by a run
-MODEL_FOLDERS = (".", "last", "average")  # in a run folder
+MODEL_FOLDERS = (".", "last", "average", "generator", "last/generator", "average/generator")  # in a run folder
 STARTING = "starting.bin"  # what the task computed by the starting weights, in the format of safetensors
 DATA = "data"  # folder of a run folder with tables of Python data; written before the run begins
 SHARDS = "shards"  # prefix of the folders of a sharded checkpoint
