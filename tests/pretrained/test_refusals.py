@@ -19,7 +19,7 @@ from tolerances import assert_close
 
 # (a model to begin with, what its config.json says instead, what the refusal says)
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"model_type": "gemma2"}, "model_type 'gemma2' is not supported"),
+    ("llama", {"model_type": "gemma3_text"}, "model_type 'gemma3_text' is not supported"),
     ("llama", {"architectures": ["LlamaForMultipleChoice"]}, "the class 'LlamaForMultipleChoice' is not supported"),
     ("llama", {"hidden_act": "relu2"}, "hidden_act is 'relu2'; only"),
     ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'; only 'default'"),
