@@ -264,7 +264,6 @@ def test_a_run_that_is_sharded_leaves_its_model_on_the_cpu_until_then(
 def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
     is_sharded: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.training.validation.load", lambda folder, dtype: made("gpt-micro"))
     monkeypatch.setattr(Validation, "_measured", lambda self, model, examples, most: model.device.type)
     training = SimpleNamespace(shard=is_sharded, precision="bf16", evaluate_examples=None)
     settings: Any = SimpleNamespace(
@@ -272,7 +271,8 @@ def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
     )
     with pretend_gpu():
         model, examples = mock.Mock(device=torch.device(CUDA)), mock.Mock(rows=[None])
-        validation = Validation(mock.Mock(columns={}), model, examples, settings)
+        task = mock.Mock(columns={}, read_model=lambda folder: made("gpt-micro"))
+        validation = Validation(task, model, examples, settings)
         validation.measure_folder(Path(), step=100)
     assert validation.best == device
 
