@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 import fresh_process
 import heedful
-from heedful import HeedfulError, cli
-from heedful.config import SequenceHead
+from heedful import HeedfulError, cli, presets
+from heedful.config import DenseConfig, SequenceHead, TokenHead, with_head
 from heedful.data import Row, Rows
 from heedful.pretrained import save
 from heedful.settings import (
@@ -28,7 +28,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks.fill_mask import FillMask
+from heedful.tasks.fill_mask import FillMask, is_discriminator
 from heedful.tasks.permutation import PermutationFillMask
 from heedful.tasks.replaced_tokens import ReplacedTokens, discriminator_of, generator_config, sampled
 from heedful.training.optimisation import adamw
@@ -368,3 +368,11 @@ def test_attention_maps_are_recorded_of_the_discriminator(tmp_path: Path) -> Non
     first = json.loads((tmp_path / "run" / "watch.jsonl").read_text().splitlines()[0])
     assert "cow" in json.dumps(first)
     assert "generator" not in json.dumps(first)
+
+
+@pytest.mark.parametrize(("norm", "labels", "detects"), [(False, 1, True), (True, 1, False), (False, 2, False)])
+def test_a_classifier_of_tokens_with_one_label_is_no_discriminator(norm: bool, labels: int, detects: bool) -> None:
+    """ModernBERT's classifiers have a dense layer too, with a norm."""
+    config = presets.get("bert-tiny")
+    assert is_discriminator(with_head(config, TokenHead(labels=labels, dense=DenseConfig(norm=norm)))) == detects
+    assert not is_discriminator(with_head(config, TokenHead(labels=1)))

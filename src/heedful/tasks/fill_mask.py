@@ -547,9 +547,11 @@ def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> l
 
 
 def is_discriminator(config: ModelConfig) -> bool:
-    """Returns True for an encoder with ELECTRA's discriminator: a dense layer and one logit for each token."""
+    """Returns True for an encoder with ELECTRA's discriminator: a dense layer without norm, and one logit a token."""
     head = config.head
-    return isinstance(config, EncoderConfig) and isinstance(head, TokenHead) and head.labels == 1 and bool(head.dense)
+    if not isinstance(config, EncoderConfig) or not isinstance(head, TokenHead) or head.dense is None:
+        return False
+    return head.labels == 1 and not head.dense.norm
 
 
 def _variant(config: ModelConfig | None, detects: bool) -> type[FillMask]:
